@@ -39,6 +39,7 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/formats/safetensors_header.h
   tessera/launch/file_watchdog.h
   tessera/launch/launch.h
+  tessera/launch/pretended_network.h
   tessera/library/layerwise.h
   tessera/library/module_checkpoint.h
   tessera/library/run.h

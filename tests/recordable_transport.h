@@ -89,6 +89,9 @@ class RecordableTransport : public mesh::Transport {
   mesh::Waiter all_to_all(at::Tensor, at::Tensor) override {
     TORCH_CHECK(false, "reductions go through reduce_scatter");
   }
+  mesh::Waiter exchange(at::Tensor, at::Tensor, const mesh::Splits&) override {
+    TORCH_CHECK(false, "ranks hold equal numbers of samples");
+  }
   std::optional<mesh::Waiter> reduce_scatter(const at::Tensor& output, const at::Tensor& input) override {
     return call("tessera_test::scatter_sum", output, input);
   }

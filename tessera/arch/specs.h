@@ -73,8 +73,8 @@ struct UnitActivations {
 struct Exchanges {
   double forward = 0;
   double inputs = 0;  // of gathering the inputs of cut layers once more
-  double again =
-      0;  // of computing the unit once more; its last sum only where a LayerScale's gradient needs it
+  /// Of computing the unit once more, with its last sum only where a LayerScale's gradient needs it.
+  double again = 0;
   double again_with_sums = 0;  // the same where the sums were kept
 };
 

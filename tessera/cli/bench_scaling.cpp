@@ -13,6 +13,7 @@
 #include "tessera/cli/commands.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/scratch_folder.h"
+#include "tessera/recipe/last_set.h"
 
 namespace tessera::cli {
 namespace {
@@ -101,6 +102,15 @@ void check(const ScalingOptions& options) {
                   .problem = concat("--tensor has ", tensor, ", which divides none of --ranks"),
                   .expected = "divisors of some of --ranks"});
     }
+  }
+  for (const char* key :
+       {"parallel.tensor", "parallel.plan"}) {  // rows would be of other degrees than they say
+    if (!recipe::last_set(options.sets, key)) continue;
+    user_error(
+        {.where = "bench.scaling",
+         .problem = concat("--set ", key, " is given, which sets the tensor-parallel degree of all rows"),
+         .expected = "degrees in --tensor, such as --tensor 1,2",
+         .hint = concat("remove --set ", key)});
   }
   check_at_least_1("bench.scaling", "--batch", options.batch);
   check_at_least_1("bench.scaling", "--rounds", options.rounds);

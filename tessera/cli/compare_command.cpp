@@ -16,6 +16,7 @@
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
 #include "tessera/cli/first_file_limit.h"
+#include "tessera/cli/number_checks.h"
 #include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/surroundings.h"
@@ -35,6 +36,7 @@ struct CompareOptions {
 };
 
 constexpr int64_t kMostComparedSteps = 1000;
+constexpr double kLargestTolerance = 1e9;
 
 constexpr const char* kCompareFooter = R"(
 With --layouts, training steps of RECIPE run under both layouts on the CPU, ranks as threads of this process. A layout is
@@ -277,7 +279,7 @@ Action add_compare(CLI::App& app) {
       ->add_option(
           "--tolerance", options->tolerance,
           "Relative difference up to which values count as equal (default: 0; layouts: by precision)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_between(0, kLargestTolerance));
   command->add_flag("--json", options->json, "Print the comparison as JSON");
   command->footer(kCompareFooter);
   return [options, command] {

@@ -36,7 +36,8 @@ the limits of the system, including cgroups. Nothing is written. The exit code i
 
 Examples:
   tessera doctor recipes/clothing160.toml --procs 2
-  tessera doctor recipes/quickstart.toml --fake-data)";
+  tessera doctor recipes/quickstart.toml --fake-data
+  tessera doctor recipes/quickstart.toml --procs 4 --set parallel.tensor=2)";
 
 /// The ranks as they would be started: local ones, those of a launcher, or one.
 launch::Ranks ranks_of(const DoctorOptions& options) {

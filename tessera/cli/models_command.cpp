@@ -24,7 +24,8 @@ struct Row {
 
 Row make_row(const ModelsQuery& query, const arch::NamedModel& size) {
   arch::check(size.config);
-  const auto layout = plan::uniform_plan(size.config, query.ranks, query.level, query.recompute, 1);
+  auto layout = plan::uniform_plan(size.config, query.ranks, query.level, query.recompute, 1);
+  plan::set_tensor(&layout, size.config, {.tensor = query.tensor}, /*keep_gathered=*/true);
   const plan::CostInputs inputs{.compute_bytes = query.bf16 ? 2 : 4,
                                 .piece_values = mesh::kPieceValues,
                                 .pieces_at_once = mesh::kPiecesAtOnce};
@@ -32,13 +33,32 @@ Row make_row(const ModelsQuery& query, const arch::NamedModel& size) {
           plan::predict_memory(size.config, layout, inputs, query.batch)};
 }
 
+/// Has it layers that tensor parallelism cuts?
+bool is_cuttable(const arch::ModelConfig& config) {
+  return std::ranges::any_of(arch::parameters(config), &arch::ParameterSpec::is_cut);
+}
+
+void check_tensor(const ModelsQuery& query) {
+  check_at_least_1("cli.models", "--tensor", query.tensor);
+  const auto refuse = [&](const std::string& why, const std::string& expected) {
+    user_error(
+        {.where = "cli.models", .problem = concat("--tensor is ", query.tensor, why), .expected = expected});
+  };
+  if (query.ranks % query.tensor != 0) refuse("", concat("a divisor of --ranks ", query.ranks));
+  if (query.tensor > 1 && query.name && !is_cuttable(arch::model_config(*query.name)))
+    refuse(concat(", but tensor parallelism cuts nothing of ", *query.name), "1");
+}
+
 std::vector<Row> make_rows(const ModelsQuery& query) {
   check_at_least_1("cli.models", "--batch", query.batch);
+  check_tensor(query);
   std::vector<Row> rows;
   if (query.name) {
     rows.push_back(make_row(query, {*query.name, arch::model_config(*query.name)}));
   } else {
-    for (const auto& size : arch::model_ladder()) rows.push_back(make_row(query, size));
+    for (const auto& size : arch::model_ladder()) {
+      if (query.tensor == 1 || is_cuttable(size.config)) rows.push_back(make_row(query, size));
+    }
   }
   return rows;
 }
@@ -79,9 +99,10 @@ void print_table(const ModelsQuery& query, const std::vector<Row>& rows, std::os
   }
   out << "GFLOP/image: forward; a training step is up to 3 x this. Memory: training with AdamW, with 16 MiB "
          "that the program itself grows by, "
-      << query.ranks << (query.ranks == 1 ? " rank, " : " ranks, ") << plan::to_string(query.level) << ", "
-      << query.batch << (query.batch == 1 ? " image" : " images") << " per rank, compute "
-      << (query.bf16 ? "bf16" : "fp32")
+      << query.ranks << (query.ranks == 1 ? " rank, " : " ranks, ")
+      << (query.tensor == 1 ? "" : concat("tensor-parallel groups of ", query.tensor, ", "))
+      << plan::to_string(query.level) << ", " << query.batch << (query.batch == 1 ? " image" : " images")
+      << " per rank, compute " << (query.bf16 ? "bf16" : "fp32")
       << (query.recompute ? ", with recompute.\n" : ", without recompute.\n");
 }
 
@@ -93,6 +114,7 @@ void print_json(const ModelsQuery& query, const std::vector<Row>& rows, std::ost
                     {"parameters", row.parameters},
                     {"forward_flops", row.flops},
                     {"ranks", query.ranks},
+                    {"tensor", query.tensor},
                     {"level", plan::to_string(query.level)},
                     {"batch_per_rank", query.batch},
                     {"recompute", query.recompute},

@@ -14,6 +14,7 @@ namespace tessera::cli {
 struct ModelsQuery {
   std::optional<std::string> name;  // any name arch::model_config knows; none: the whole ladder
   int64_t ranks = 1;
+  int64_t tensor = 1;  // ranks of a tensor group
   plan::Level level = plan::Level::kZero3;
   int64_t batch = 1;  // images per rank and micro-batch
   bool recompute = false;
@@ -22,7 +23,8 @@ struct ModelsQuery {
 };
 
 /// Writes one line a model and ends with a line that says what was assumed. Errors: UserError on an unknown
-/// name (names the nearest) and on ranks or a batch below 1.
+/// name (names the nearest), on ranks or a batch below 1, and on a tensor degree that does not divide the
+/// ranks or is of a model that cannot be cut (of the whole ladder such models are left out).
 void print_models(const ModelsQuery& query, std::ostream& out);
 
 }  // namespace tessera::cli

@@ -18,6 +18,15 @@ CLI::Validator at_least(int64_t least) {
   return CLI::Validator(check, concat(">= ", least));
 }
 
+CLI::Validator number_between(double least, double most) {
+  const auto check = [least, most](std::string& text) {
+    const auto number = parse_number<double>(text);
+    if (number && *number >= least && *number <= most) return std::string();
+    return concat("value '", escape(text), "' is invalid: expected a number between ", least, " and ", most);
+  };
+  return CLI::Validator(check, concat("NUMBER ", least, " to ", most));
+}
+
 CLI::Validator byte_size() {
   const auto read = [](std::string& text) {
     const std::string given = text;

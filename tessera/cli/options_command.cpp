@@ -64,6 +64,11 @@ Action add_models(CLI::App& app) {
                    "Number of ranks over which the state is split (default: 1)")
       ->check(CLI::Range(int64_t{1}, kMostRanks));
   command
+      ->add_option(
+          "--tensor", options->query.tensor,
+          "Ranks that compute each block together (parallel.tensor); must divide --ranks (default: 1)")
+      ->check(CLI::Range(int64_t{1}, kMostRanks));
+  command
       ->add_option("--level", options->level,
                    "Sharding level (shard.level): replicate, zero1, zero2 or zero3")
       ->default_val("zero3");
@@ -76,7 +81,8 @@ Action add_models(CLI::App& app) {
   command->footer(R"(
 Examples:
   tessera models                                        all models on one rank
-  tessera models B/16 --ranks 8 --batch 32 --bf16       ViT-B/16 on 8 ranks)");
+  tessera models B/16 --ranks 8 --batch 32 --bf16       ViT-B/16 on 8 ranks
+  tessera models G/14 --ranks 8 --tensor 4 --bf16       ViT-G/14 on 2 tensor groups of 4 ranks)");
   return [options] {
     options->query.level = plan::level_from_string(options->level);
     print_models(options->query, std::cout);

@@ -39,6 +39,7 @@ struct TrainOptions {
   std::optional<int64_t> procs;
   std::optional<int64_t> pretend_world;
   int64_t pretend_steps = 1, max_restarts = 0;
+  double pretend_gbits = 25, pretend_latency = 50;  // Gbit/s, microseconds
   bool dry_run = false, force = false, must_resume = false;
   double rate = 0;
 };
@@ -180,6 +181,12 @@ launch::Ranks pretended_ranks(const TrainOptions& options, const launch::Ranks& 
                                   options.pretend_steps),
                 .expected = "at least 2 for --pretend-world and at least 1 for --pretend-steps"});
   }
+  if (!(options.pretend_gbits >= 0 && options.pretend_latency >= 0 && options.pretend_latency <= 1e6)) {
+    user_error({.where = "train",
+                .problem = concat("--pretend-gbits is ", options.pretend_gbits, " and --pretend-latency ",
+                                  options.pretend_latency),
+                .expected = "at least 0 for both, and at most 1000000 microseconds of latency"});
+  }
   if (options.procs || real.world > 1) {
     user_error({.where = "train",
                 .problem = concat("--pretend-world runs one process, but ",
@@ -195,6 +202,8 @@ launch::Ranks pretended_ranks(const TrainOptions& options, const launch::Ranks& 
   launch::Ranks ranks;
   ranks.world = *options.pretend_world;
   ranks.launcher = "pretend";
+  ranks.network = {.latency = options.pretend_latency / 1e6,
+                   .bytes_per_second = options.pretend_gbits * 1e9 / 8};
   return ranks;
 }
 
@@ -261,6 +270,10 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
       "Measure a step of a run on N ranks by running only rank 0 of it; nothing is trained or saved");
   command->add_option("--pretend-steps", options->pretend_steps,
                       "Number of steps with --pretend-world (default: 1)");
+  command->add_option("--pretend-gbits", options->pretend_gbits,
+                      "Network rate with --pretend-world, in Gbit/s (default: 25; 0: no limit)");
+  command->add_option("--pretend-latency", options->pretend_latency,
+                      "Network latency with --pretend-world, in microseconds (default: 50)");
   command
       ->add_option(
           "--resume", options->resume,

@@ -5,6 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/data/broken_samples.h"
 #include "tessera/data/loader.h"
+#include "tessera/data/placement.h"
 #include "tessera/data/prefetch.h"
 #include "tessera/data/sample_batch.h"
 #include "tessera/data/sample_file.h"
@@ -18,12 +19,12 @@ struct EvalLoader::State : BatchMaker {
         transform(std::move(transform_)),
         options(std::move(options_)),
         micro(micro_batch(options)),
-        share((source.size() - options.rank + options.world - 1) / options.world),
+        shares(source.size(), options.world, options.tensor_spans),
         broken(source.size(), options),
         prefetcher(*this, prefetch_options(options, transform, 0)) {}
 
   bool start(int64_t index, Batch* batch) const override {
-    const int64_t left = share - index * micro;
+    const int64_t left = shares.size(options.rank) - index * micro;
     if (left <= 0) return false;
     allocate(std::min(left, micro), transform.options(), options.as_bytes, batch);
     if (options.as_bytes) {
@@ -34,7 +35,7 @@ struct EvalLoader::State : BatchMaker {
 
   void fill(int64_t index, SampleRange part, const std::atomic<bool>& stop, Batch* batch) const override {
     for (int64_t i = part.first; i < part.last && !stop; ++i) {
-      make_sample(options.rank + (index * micro + i) * options.world, i, batch);
+      make_sample(shares.sample(options.rank, index * micro + i), i, batch);
     }
   }
 
@@ -61,7 +62,7 @@ struct EvalLoader::State : BatchMaker {
   const Transform transform;
   const LoaderOptions options;
   const int64_t micro;
-  const int64_t share;  // samples of this rank
+  const EvaluationShares shares;
   mutable BrokenSamples broken;
   Prefetcher prefetcher;  // last: its threads use all the others
 };

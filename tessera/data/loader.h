@@ -13,6 +13,7 @@
 #include "tessera/data/augment/options.h"
 #include "tessera/data/batch.h"
 #include "tessera/data/source.h"
+#include "tessera/plan/spans.h"
 
 namespace tessera::data {
 
@@ -88,6 +89,8 @@ struct StreamStart {
 struct LoaderOptions {
   uint64_t seed = 0;
   int64_t rank = 0, world = 1;
+  std::vector<plan::Span> tensor_spans =
+      {};               // remainders are spread over these groups of ranks (placement.h)
   int64_t batch = 128;  // global: samples of one optimizer step
   int64_t accumulation =
       1;                 // micro-batches per step and rank; batch must be a multiple of world * accumulation
@@ -140,8 +143,9 @@ class TrainLoader {
   /// The next micro-batch of this rank: `accumulation` of them make a step. Rethrows a worker's error.
   /// Of step s with global batch B, rank r takes micro-batch a = samples [((r * accumulation + a) * b, ... +
   /// b) of the step's B samples, b = B / (world * accumulation). The last step of an epoch whose remainder is
-  /// kept, or in which a new batch began (`start`), has fewer than B, so a micro-batch may be short or empty;
-  /// Batch::step_size says of how many samples the step's mean is.
+  /// kept, or in which a new batch began (`start`), has fewer than B: it fills its micro-batches one after
+  /// another, each on all ranks (StepShares), so a micro-batch may be short or empty. Batch::step_size says
+  /// of how many samples the step's mean is.
   Batch next();
   /// Ends the workers; false: after so many seconds some hang in a file. Nothing but the destructor, which
   /// waits for those, may be called then.
@@ -170,8 +174,9 @@ class TrainLoader {
 };
 
 /// Every sample of the source exactly once over all ranks, in order, without augmentation. Rank r takes
-/// samples r, r + world, ...; its last batch may be short and ranks may differ by one batch in number.
-/// A batch holds batch / (world * accumulation) samples, as in training.
+/// samples r, r + world, ..., and the last ones, where they are fewer than the ranks, go where
+/// EvaluationShares says; its last batch may be short and ranks may differ by one batch in number. A batch
+/// holds batch / (world * accumulation) samples, as in training.
 class EvalLoader {
  public:
   EvalLoader(const Source& source, TransformOptions transform, LoaderOptions options);

@@ -6,6 +6,7 @@
 #include "tessera/data/augment/mix.h"
 #include "tessera/data/broken_samples.h"
 #include "tessera/data/loader.h"
+#include "tessera/data/placement.h"
 #include "tessera/data/prefetch.h"
 #include "tessera/data/sample_batch.h"
 #include "tessera/data/sample_order.h"
@@ -23,14 +24,19 @@ struct TrainLoader::State : BatchMaker {
         broken(source.size(), options),
         prefetcher(*this, prefetch_options(options, transform, first_step * options.accumulation)) {}
 
-  /// Where micro-batch `index` of this rank begins in its step.
-  int64_t begin(int64_t index) const {
-    return (options.rank * options.accumulation + index % options.accumulation) * micro;
+  /// Micro-batch `index` of this rank, in its step.
+  Share share(int64_t index) const {
+    const int64_t in_step = index % options.accumulation,
+                  samples = order.step_size(index / options.accumulation);
+    if (samples == options.batch) return {(options.rank * options.accumulation + in_step) * micro, micro};
+    return StepShares(samples, options.world, options.accumulation, micro, options.tensor_spans)
+        .of(options.rank, in_step);
   }
+  int64_t begin(int64_t index) const { return share(index).first; }
 
   bool start(int64_t index, Batch* batch) const override {
     const int64_t all = order.step_size(index / options.accumulation);
-    allocate(std::clamp<int64_t>(all - begin(index), 0, micro), transform.options(), options.as_bytes, batch);
+    allocate(share(index).size, transform.options(), options.as_bytes, batch);
     batch->step_size = all;
     if (options.mix.any()) {
       batch->second_labels.resize(static_cast<size_t>(batch->size));

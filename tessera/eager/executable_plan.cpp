@@ -27,6 +27,9 @@ void check_executable(const plan::Plan& plan) {
   }
   if (plan.stages == 1 && plan.micro_batches > 0)
     unsupported(concat("\"micro_batches\" ", plan.micro_batches), "0: train.accumulation decides");
+  // To be computed again, a unit needs an input with a gradient: the images have none.
+  if (const plan::UnitPlan& first = plan.units.front(); first.recomputes())
+    unsupported(of_unit("recompute", concat('"', to_string(first.recompute), '"'), first), "\"none\"");
   for (const plan::UnitPlan& unit : plan.units) {
     if (!unit.is_cut() && unit.keep_gathered)
       unsupported(of_unit("keep_gathered", "true with \"tensor\" 1", unit), "false");

@@ -6,7 +6,9 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/base/location.h"
 #include "tessera/base/text.h"
+#include "tessera/eager/executable_plan.h"
 #include "tessera/eager/session.h"
 #include "tessera/plan/spans.h"
 
@@ -44,15 +46,40 @@ plan::Plan plan_of_keys(const recipe::Recipe& recipe, int64_t world) {
   return plan;
 }
 
+/// A field of a plan file's unit, and its value in two plans.
+struct UnitField {
+  const char* name;
+  std::string file, keys;
+};
+
+/// The first field that differs between two units of one name.
+std::optional<UnitField> first_difference(const plan::UnitPlan& file, const plan::UnitPlan& keys) {
+  const auto flag = [](bool value) { return std::string(value ? "true" : "false"); };
+  const UnitField fields[] = {
+      {"tensor", concat(file.layout.tensor), concat(keys.layout.tensor)},
+      {"adjacent", flag(file.layout.adjacent), flag(keys.layout.adjacent)},
+      {"keep_gathered", flag(file.keep_gathered), flag(keys.keep_gathered)},
+      {"level", to_string(file.level), to_string(keys.level)},
+      {"shard", concat(file.shard), concat(keys.shard)},
+      {"recompute", to_string(file.recompute), to_string(keys.recompute)},
+      {"offload", to_string(file.offload), to_string(keys.offload)},
+  };
+  for (const UnitField& field : fields)
+    if (field.file != field.keys) return field;
+  return std::nullopt;
+}
+
 /// Names the first unit that the keys lay out differently than the file does.
 void refuse_contradiction(const plan::Plan& file, const plan::Plan& keys, const recipe::Recipe& recipe) {
   for (size_t i = 0; i < file.units.size(); ++i) {
-    const plan::UnitPlan &ours = file.units[i], &theirs = keys.units[i];
-    if (ours == theirs) continue;
+    const std::optional<UnitField> found = first_difference(file.units[i], keys.units[i]);
+    if (!found) continue;
     const std::string key = recipe.shard.units.empty() ? "parallel.tensor" : "shard.units";
     user_error({.where = "train.plan",
-                .problem = concat("parallel.plan and ", key, " are both given, and lay out unit \"",
-                                  escape(ours.name), "\" differently (", recipe.parallel.plan, ")"),
+                .problem = concat("parallel.plan and ", key, " are both given, but \"", found->name,
+                                  "\" of unit \"", escape(file.units[i].name), "\" is ", found->file,
+                                  " in the file (", recipe.parallel.plan, ") and ", found->keys,
+                                  " by the keys shard.* and parallel.*"),
                 .expected = "only one of them",
                 .hint = concat("remove ", key, ", or parallel.plan")});
   }
@@ -87,6 +114,43 @@ void refuse_another_pipeline(const plan::Plan& file, const recipe::Recipe& recip
     refuse("parallel.virtual_stages", std::to_string(keys.virtual_stages),
            concat(file.virtual_stages, " virtual stages"));
   if (!keys.blocks.empty()) refuse("parallel.stages", "given", "its own");
+}
+
+/// A plan file for this run. Errors name the file.
+plan::Plan plan_of_file(const recipe::Recipe& recipe, int64_t world) {
+  const std::string& file = recipe.parallel.plan;
+  plan::Plan plan = plan::read_plan(file, recipe.model, world);
+  try {
+    check_executable(plan);
+  } catch (const UserError& error) {
+    throw UserError(with_location(error.what(), file));
+  }
+  return plan;
+}
+
+bool is_plan_of_keys(const recipe::Recipe& recipe, const plan::Plan& plan) {
+  try {
+    return plan_of_keys(recipe, plan.world) == plan;
+  } catch (const UserError&) {  // of keys that do not fit these ranks
+    return false;
+  }
+}
+
+/// Keys that are set beside a plan file with another layout.
+std::vector<std::string> unused_keys(const recipe::Recipe& recipe, const plan::Plan& file) {
+  if (is_plan_of_keys(recipe, file)) return {};
+  recipe::Recipe unset = recipe;
+  unset.shard = {};
+  unset.parallel = recipe::ParallelRecipe();
+  unset.parallel.pieces = recipe.parallel.pieces;
+  unset.parallel.plan = recipe.parallel.plan;
+  std::vector<std::string> keys;
+  for (const std::string& line : recipe::difference(unset, recipe)) {
+    const std::string key = line.substr(0, line.find(':'));
+    const bool of_teacher = key.starts_with("shard.") && key != "shard.recompute";
+    if (!of_teacher || recipe.distill.teacher.empty()) keys.push_back(key);
+  }
+  return keys;
 }
 
 /// UnitPlan::shard of the units that are split, where it is the same for all; else 0.
@@ -130,14 +194,32 @@ std::vector<mesh::Axis> stage_axes(const recipe::Recipe& recipe, const plan::Pla
 }  // namespace
 
 plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
-  const std::string& file = recipe.parallel.plan;
-  plan::Plan plan = file.empty() ? plan_of_keys(recipe, world) : plan::read_plan(file, recipe.model, world);
+  const bool is_file = !recipe.parallel.plan.empty();
+  plan::Plan plan = is_file ? plan_of_file(recipe, world) : plan_of_keys(recipe, world);
   refuse_teacher(plan, recipe);
-  if (file.empty()) return plan;
+  if (!is_file) return plan;
   refuse_another_pipeline(plan, recipe);
   if (!recipe.shard.units.empty() || recipe.parallel.tensor > 1)
     refuse_contradiction(plan, plan_of_keys(recipe, world), recipe);
   return plan;
+}
+
+std::vector<std::string> layout_warnings(const recipe::Recipe& recipe, const plan::Plan& plan) {
+  const auto lines = [](const std::vector<std::string>& keys, const std::string& why) {
+    if (keys.empty()) return std::vector<std::string>();
+    return std::vector<std::string>{
+        concat(join(keys, ", "), keys.size() == 1 ? " has" : " have", " no effect: ", why)};
+  };
+  const recipe::ParallelRecipe& parallel = recipe.parallel;
+  if (!parallel.plan.empty()) {
+    return lines(unused_keys(recipe, plan), concat("parallel.plan decides the layout (", parallel.plan, ")"));
+  }
+  if (std::ranges::any_of(plan.units, &plan::UnitPlan::is_cut)) return {};
+  std::vector<std::string> keys;
+  if (!parallel.tensor_adjacent) keys.emplace_back("parallel.tensor_adjacent");
+  if (!parallel.keep_gathered) keys.emplace_back("parallel.keep_gathered");
+  if (parallel.pieces > 0) keys.emplace_back("parallel.pieces");
+  return lines(keys, "parallel.tensor is 1, and no rule of shard.units has tensorN");
 }
 
 recipe::BatchSizes batch_sizes(const recipe::Recipe& recipe, const plan::Plan& plan) {
@@ -155,11 +237,21 @@ recipe::BatchSizes batch_sizes(const recipe::Recipe& recipe, const plan::Plan& p
   return recipe::resolve_batch(train, plan.stage_ranks());
 }
 
-std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, int64_t world) {
-  const plan::Plan plan = make_plan(recipe, world);
+std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, const plan::Plan& plan) {
   std::vector<mesh::Axis> axes = stage_axes(recipe, plan);
   if (plan.stages > 1) axes.insert(axes.begin(), {"pipeline", plan.stages});
   return axes;
+}
+
+std::vector<mesh::Span> mesh_spans(const recipe::Recipe& recipe, const plan::Plan& plan) {
+  std::vector<mesh::Span> spans = plan::spans_of(plan);
+  if (recipe.distill.teacher.empty()) return spans;
+  recipe::Recipe teacher = recipe;  // with the student's model: under these keys any model has these groups
+  teacher.parallel = recipe::ParallelRecipe();
+  teacher.shard.units = "";
+  const std::vector<mesh::Span> more = plan::spans_of(plan_of_keys(teacher, plan.world));
+  spans.insert(spans.end(), more.begin(), more.end());
+  return spans;
 }
 
 }  // namespace tessera::eager

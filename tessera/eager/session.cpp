@@ -18,7 +18,6 @@
 #include "tessera/mesh/cuda_plugin.h"
 #include "tessera/mesh/launched.h"
 #include "tessera/plan/memory.h"
-#include "tessera/plan/spans.h"
 
 namespace tessera::eager {
 namespace {
@@ -74,13 +73,12 @@ void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
   }
 }
 
-std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
-                                    const std::function<mesh::Facts()>& facts) {
-  const std::vector<mesh::Axis> axes = mesh_axes(recipe, ranks.world);
-  const plan::Plan plan = make_plan(recipe, ranks.world);
-  const std::vector<mesh::Span> spans = plan::spans_of(plan);
+std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const plan::Plan& plan,
+                                    const launch::Ranks& ranks, const std::function<mesh::Facts()>& facts) {
+  const std::vector<mesh::Axis> axes = mesh_axes(recipe, plan);
+  const std::vector<mesh::Span> spans = mesh_spans(recipe, plan);
   const std::vector<mesh::Link> links = plan::links_of(plan);
-  if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes, spans, links);
+  if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes, spans, links, ranks.network);
   const auto timeout = run_timeout(recipe);
   mesh::Rendezvous rendezvous = mesh::rendezvous(ranks, timeout);
   rendezvous.shared_memory = recipe.run.shared_memory;
@@ -105,7 +103,8 @@ plan::CostInputs cost_inputs(const recipe::Recipe& recipe, int64_t world, at::De
           .keeps_activations =
               !device.is_cpu() && recipe.run.keep_activations == recipe::KeepActivations::kAlways,
           .piece_values = mesh::kPieceValues,
-          .pieces_at_once = mesh::kPiecesAtOnce};
+          .pieces_at_once = mesh::kPiecesAtOnce,
+          .tensor_pieces = device.is_cpu() && recipe.parallel.pieces != 1};
 }
 
 recipe::Recipe with_kept_activations(recipe::Recipe recipe, bool keeps) {
@@ -152,6 +151,7 @@ std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> sourc
 }
 
 void load_for(const plan::Plan& plan, data::LoaderOptions* options) {
+  options->tensor_spans = plan::tensor_spans(plan);
   if (plan.stages == 1) return;
   if (plan::stage_of(plan, options->rank) > 0) options->workers = 0;  // the first stage loads
   options->rank %= plan.stage_ranks();

@@ -28,11 +28,11 @@ int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks);
 void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
                     const std::function<void()>& prepare);
 
-/// Meets the other ranks, or pretends that they are there. All must run this build and have the same `facts`,
-/// which may take seconds to read and are asked for only where ranks meet.
-/// Never freed after a failure: destructors of a broken group may wait.
-std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const launch::Ranks& ranks,
-                                    const std::function<mesh::Facts()>& facts);
+/// Meets the other ranks, or pretends that they are there; the mesh has the groups of `plan`, of make_plan().
+/// All must run this build and have the same `facts`, which may take seconds to read and are asked for only
+/// where ranks meet. Never freed after a failure: destructors of a broken group may wait.
+std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const plan::Plan& plan,
+                                    const launch::Ranks& ranks, const std::function<mesh::Facts()>& facts);
 
 /// The layout of parallel.plan, or of the keys shard.* and parallel.*. Errors: UserError where these do not
 /// fit the model or `world` ranks, or contradict each other.
@@ -40,11 +40,17 @@ plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world);
 /// Batch sizes of a run with this plan: per rank of a stage, and its micro-batches. Errors: UserError as
 /// recipe::resolve_batch, and where train.accumulation contradicts the plan.
 recipe::BatchSizes batch_sizes(const recipe::Recipe& recipe, const plan::Plan& plan);
-/// Names of the mesh's axes for make_plan(recipe, world): "pipeline" where there are stages; "shard", and
-/// with shard.ranks "dp" over it; with tensor parallelism the groups of the units that are cut, "tensor" as
-/// the fastest axis (adjacent) or the slowest (strided). Where these units have different groups, "dp" for
-/// all ranks. Errors: as make_plan.
-std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, int64_t world);
+/// Keys that were set and do not change the plan, as lines for the user: those beside a plan file, and those
+/// of tensor parallelism where nothing is cut.
+std::vector<std::string> layout_warnings(const recipe::Recipe& recipe, const plan::Plan& plan);
+/// Names of the mesh's axes for the recipe's plan: "pipeline" where there are stages; "shard", and with
+/// shard.ranks "dp" over it; with tensor parallelism the groups of the units that are cut, "tensor" as the
+/// fastest axis (adjacent) or the slowest (strided). Where these units have different groups, "dp" for all
+/// ranks of a stage.
+std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, const plan::Plan& plan);
+/// Groups of ranks that a run needs besides those of the axes: the plan's, and those of distill.teacher,
+/// which the keys shard.* lay out even where the plan is a file.
+std::vector<mesh::Span> mesh_spans(const recipe::Recipe& recipe, const plan::Plan& plan);
 /// What memory and traffic depend on, for `world` ranks. `device`: where the run computes; what kAuto means
 /// depends on it.
 /// run.keep_activations = "auto" counts as "never": choose_for_device() of device.h decides it.
@@ -62,12 +68,13 @@ std::unique_ptr<data::Source> with_ram_cache(std::unique_ptr<data::Source> sourc
                                              mesh::Mesh& mesh, Log& log);
 /// Common loader settings. Where the recipe leaves the workers open they are as many as the cores that the
 /// computing threads leave to this rank, and stay on those; where they leave none, one that shares theirs.
-/// More than that, asked for by the recipe, is warned about.
+/// More than that, asked for by the recipe, is warned about. load_for() adds what depends on the plan.
 data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::Ranks& ranks, int64_t threads,
                                    Log& log);
 
-/// Makes them those of a rank of a pipeline: the ranks of the first stage load, each for those of the same
-/// place in the other stages, which have no workers and must not ask for a batch.
+/// Makes them those of a rank of this plan: samples are balanced over its tensor groups. In a pipeline the
+/// ranks of the first stage load, each for those of the same place in the other stages, which have no workers
+/// and must not ask for a batch.
 void load_for(const plan::Plan& plan, data::LoaderOptions* options);
 
 /// Bytes: plan::predict_memory's total, with checkpoint.async the copy that is being written, and the

@@ -6,16 +6,37 @@
 
 #include <bit>
 #include <utility>
+#include <variant>
 
 #include "tessera/base/error.h"
 #include "tessera/base/process_memory.h"
 #include "tessera/eager/task.h"
+#include "tessera/plan/spans.h"
 
 namespace tessera::eager {
 namespace {
 
 // Of a note: numbers before the samples', and numbers of each.
 constexpr int64_t kBefore = 5, kOfASample = 4;
+
+/// [0, ...] of what a part reads from the part before: of a transformer, [tokens, width] of each sample.
+at::Tensor input_like(const TrainState& state, size_t part) {
+  const arch::ModelConfig& model = state.recipe.model;
+  const auto [begin, end] = plan::units_of_virtual_stage(state.plan, state.pipeline->virtual_stage(part));
+  const auto* vit = std::get_if<arch::VitConfig>(&model.of);
+  const auto* resmlp = std::get_if<arch::ResMlpConfig>(&model.of);
+  if (vit == nullptr && resmlp == nullptr) {
+    user_error({.where = "train.pretend",
+                .problem = concat("stage ", state.pipeline->stage(), " of a ", model.family(),
+                                  " cannot be pretended"),
+                .expected = "a rank of the first stage, or a vit or resmlp"});
+  }
+  const int64_t width = vit != nullptr ? vit->width : resmlp->width;
+  const auto values = static_cast<int64_t>(arch::activations(model, 1).units[begin].input);
+  return at::empty({0, values / width, width},
+                   at::TensorOptions(resolve_dtype(state.recipe.precision.compute, state.input->device()))
+                       .device(state.input->device()));
+}
 
 /// A forward pass of a batch that does not train.
 class InferencePass final : public parallel::StageWork {
@@ -24,6 +45,8 @@ class InferencePass final : public parallel::StageWork {
       : state_(state), batch_(batch), has_samples_(has_samples) {}
 
   parallel::Note load(int64_t) override { return note_of({batch_, has_samples_, 1}, batch_.size); }
+  parallel::Note pretended_note(int64_t) override { return load(0); }
+  at::Tensor pretended_input(size_t part) override { return input_like(state_, part); }
 
   at::Tensor forward(const parallel::PartPass& pass, const at::Tensor& input) override {
     NotedBatch noted = batch_of(pass.note);
@@ -114,6 +137,19 @@ parallel::Note TrainingPasses::load(int64_t micro_batch) {
   noted.batch.given_up = samples_.given_up;
   return note_of(noted, step_.room);
 }
+
+parallel::Note TrainingPasses::pretended_note(int64_t micro_batch) {
+  NotedBatch noted;
+  noted.batch.size = step_.room;
+  noted.step_samples = step_.room * state_.plan.stage_ranks() * state_.plan.micro_batches;
+  for (int64_t i = 0; i < step_.room; ++i) {
+    noted.batch.samples.push_back(static_cast<uint64_t>(micro_batch * step_.room + i));
+    noted.batch.labels.push_back(0);
+  }
+  return note_of(noted, step_.room);
+}
+
+at::Tensor TrainingPasses::pretended_input(size_t part) { return input_like(state_, part); }
 
 at::Tensor TrainingPasses::forward(const parallel::PartPass& pass, const at::Tensor& input) {
   const NotedBatch noted = batch_of(pass.note);

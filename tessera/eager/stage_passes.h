@@ -43,6 +43,8 @@ class TrainingPasses final : public parallel::StageWork {
   TrainingPasses(TrainState& state, data::TrainLoader& loader, Step step);
 
   parallel::Note load(int64_t micro_batch) override;
+  parallel::Note pretended_note(int64_t micro_batch) override;
+  at::Tensor pretended_input(size_t part) override;
   at::Tensor forward(const parallel::PartPass& pass, const at::Tensor& input) override;
   void backward(const parallel::PartPass& pass, const at::Tensor& output, const at::Tensor& gradient,
                 const std::function<void()>& passed) override;

@@ -222,7 +222,8 @@ data::Batch placeholder_batch(const TrainState& state) {
   data::Batch batch;
   batch.channels = model.channels();
   batch.height = batch.width = model.image_size();
-  if (!arch::buffers(model).empty()) return batch;
+  const bool others_compute_it = std::ranges::any_of(state.plan.units, &plan::UnitPlan::is_cut);
+  if (!arch::buffers(model).empty() || others_compute_it) return batch;
   batch.size = 1;
   batch.images.resize(static_cast<size_t>(batch.channels * batch.height * batch.width));
   batch.labels = {0};

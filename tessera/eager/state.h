@@ -81,14 +81,15 @@ std::unique_ptr<TrainState> in_float32(TrainState& state, mesh::Mesh& mesh);
 /// What the state's parts read of the pass that follows. Collective where layers are cut.
 void enter(TrainState& state, const data::Batch& batch, bool training, uint64_t key);
 /// Logits [size, classes] float32, on the state's device, of a batch of any size >= 1 (0 for models with
-/// buffers), through the sharded model. Requires: one stage (else stage_passes.h). `key`: the step's, for
-/// dropout; used when `training`. Collective.
+/// buffers or cut layers), through the sharded model. Requires: one stage (else stage_passes.h). `key`: the
+/// step's, for dropout; used when `training`. Collective.
 at::Tensor forward(TrainState& state, const data::Batch& batch, bool training, uint64_t key);
 /// The same of images that are on the device already.
 at::Tensor forward(TrainState& state, const DeviceInput::Input& input, bool training, uint64_t key);
 
 /// For a rank that has no sample while others compute: one black image whose result must not count, or none
-/// where it would count among the statistics of a model with buffers.
+/// where it would count among the statistics of a model with buffers, or be gathered and computed by the
+/// ranks of a tensor group.
 data::Batch placeholder_batch(const TrainState& state);
 
 /// Position in the model of a segment or of a parameter, by its name: the same on every rank, whatever the

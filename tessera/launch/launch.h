@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/launch/pretended_network.h"
+
 namespace tessera::launch {
 
 /// This process's place.
@@ -22,6 +24,7 @@ struct Ranks {
   std::string launcher = "single";  // "single", "local", "torchrun", "slurm", "openmpi", "environment",
                                     // "pretend": the other ranks do not exist (tessera train --pretend-world)
   bool pretended() const { return launcher == "pretend"; }
+  PretendedNetwork network = {};  // where the others do not exist
 };
 
 /// Reads the environment; the first of these that is there decides (README.md of this room has the whole

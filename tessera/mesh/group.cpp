@@ -4,7 +4,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "tessera/base/error.h"
 #include "tessera/mesh/sum_rows.h"
@@ -12,18 +11,6 @@
 
 namespace tessera::mesh {
 namespace {
-
-/// output [n] <- sum of the rows of received [size, n], first row first.
-void add_up(const at::Tensor& output, const at::Tensor& received) {
-  if (output.is_cpu()) {
-    std::vector<const void*> rows;
-    for (const at::Tensor& row : received.unbind(0)) rows.push_back(row.const_data_ptr());
-    return sum_rows(output.mutable_data_ptr(), output.scalar_type(), rows, received.scalar_type(),
-                    output.numel());
-  }
-  output.copy_(received.select(0, 0));
-  for (int64_t row = 1; row < received.size(0); ++row) output.add_(received.select(0, row));
-}
 
 constexpr int64_t kWindowBytes = 16 << 20;  // of what broadcast() and sum() hold besides the tensor
 
@@ -124,7 +111,7 @@ class Reduction : public std::enable_shared_from_this<Reduction> {
 
  private:
   void finish(int64_t first, int64_t columns, const at::Tensor& staged, const at::Tensor& received) {
-    add_up(output_.narrow(0, first, columns), part(received, columns).view({size_, columns}));
+    sum_rows(output_.narrow(0, first, columns), part(received, columns).view({size_, columns}));
     spare(received);
     spare(staged);
   }
@@ -167,6 +154,13 @@ Pending Group::gather(const char* kind, at::Tensor output, at::Tensor input, con
                [=, transport = transport_.get()] { return transport->all_gather(output, input); });
 }
 
+Pending Group::exchange(const char* kind, at::Tensor output, at::Tensor input, const Splits& splits,
+                        const std::string& what) {
+  const int64_t bytes = sent_by(splits, rank_) * static_cast<int64_t>(input.element_size());
+  return begin(traffic_[kind], bytes, begins(kind, what), *transport_,
+               [=, transport = transport_.get()] { return transport->exchange(output, input, splits); });
+}
+
 Pending Group::reduce_scatter(at::Tensor output, at::Tensor input, at::ScalarType wire,
                               const std::string& what) {
   return reduce("reduce_scatter", std::move(output), std::move(input), wire, what);
@@ -190,69 +184,6 @@ Pending Group::reduce(const char* kind, at::Tensor output, at::Tensor input, at:
                                                      label_of(operation));
   return {traffic, operation, (n + width - 1) / width,
           [reduction](int64_t piece) { return reduction->start(piece); }};
-}
-
-namespace {
-
-int64_t check_rows(const at::Tensor& rows, std::span<const int64_t> counts, int64_t size, int64_t expected,
-                   const std::string& what) {
-  TESSERA_CHECK_EQ(static_cast<int64_t>(counts.size()), size);
-  TESSERA_CHECK(rows.dim() > 0 && rows.size(0) == expected, what, ": rows of shape ", rows.sizes(), ", not ",
-                expected);
-  return *std::ranges::max_element(counts);
-}
-
-std::vector<int64_t> with_rows(const at::Tensor& like, int64_t rows) {
-  std::vector<int64_t> shape = like.sizes().vec();
-  shape[0] = rows;
-  return shape;
-}
-
-}  // namespace
-
-// Ranks whose counts differ send as many rows as the one with the most: their slices are padded.
-
-PendingRows Group::gather_rows(const at::Tensor& mine, std::span<const int64_t> counts,
-                               const std::string& what) {
-  const int64_t own = counts[static_cast<size_t>(rank_)], most = check_rows(mine, counts, size_, own, what);
-  if (size_ == 1 || most == 0) return {Pending(), [mine] { return mine; }};
-  at::Tensor sent = mine.contiguous();
-  if (own < most) {
-    sent = at::zeros(with_rows(mine, most), mine.options());
-    sent.narrow(0, 0, own).copy_(mine);
-  }
-  const at::Tensor all = at::empty(with_rows(mine, size_ * most), mine.options());
-  Pending pending = gather("gather_rows", all.view({-1}), sent.view({-1}), what);
-  if (std::ranges::all_of(counts, [most](int64_t count) { return count == most; }))
-    return {std::move(pending), [all] { return all; }};
-  return {std::move(pending), [all, most, counts = std::vector<int64_t>(counts.begin(), counts.end())] {
-            std::vector<at::Tensor> rows;
-            for (size_t i = 0; i < counts.size(); ++i)
-              rows.push_back(all.narrow(0, static_cast<int64_t>(i) * most, counts[i]));
-            return at::cat(rows);
-          }};
-}
-
-PendingRows Group::sum_rows(const at::Tensor& partial, std::span<const int64_t> counts,
-                            const std::string& what) {
-  const int64_t own = counts[static_cast<size_t>(rank_)];
-  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  const int64_t most = check_rows(partial, counts, size_, total, what);
-  const at::ScalarType sum_dtype = partial.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  if (size_ == 1 || most == 0)
-    return {Pending(), [sum = partial.to(sum_dtype, /*non_blocking=*/false, /*copy=*/true)] { return sum; }};
-  at::Tensor sent = partial.contiguous();
-  if (total < size_ * most) {
-    sent = at::zeros(with_rows(partial, size_ * most), partial.options());
-    int64_t row = 0;
-    for (size_t i = 0; i < counts.size(); ++i) {
-      sent.narrow(0, static_cast<int64_t>(i) * most, counts[i]).copy_(partial.narrow(0, row, counts[i]));
-      row += counts[i];
-    }
-  }
-  const at::Tensor sum = at::empty(with_rows(partial, most), partial.options().dtype(sum_dtype));
-  return {reduce("sum_rows", sum.view({-1}), sent.view({-1}), partial.scalar_type(), what),
-          [sum, own] { return sum.narrow(0, 0, own); }};
 }
 
 namespace {

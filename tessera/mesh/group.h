@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/mesh/pending.h"
@@ -33,24 +34,39 @@ struct LastOperation {
   std::vector<std::weak_ptr<const CollectiveWatcher>> watchers;  // see Mesh::watch_collectives
 };
 
+/// Group::transport_name() of ranks that are not there.
+inline constexpr const char* kPretended = "pretended";
+
 struct GroupName {
   std::string name;  // "shard"; of a group without a name "ranks 0,2 (stride 2)"
   std::string text;  // as errors say it: "axis shard", "axis shard (ranks 0,1)", "ranks 0,2 (stride 2)"
 };
 
-/// An exchange of rows under way.
+/// An exchange of rows under way: one message, or two in sequence where ranks hold unequal numbers of rows
+/// (Note [Even wire]).
 class PendingRows {
  public:
-  PendingRows(Pending pending, std::function<at::Tensor()> result)
-      : pending_(std::move(pending)), result_(std::move(result)) {}
-  /// Blocks until the result is there. Once. Throws CommError.
+  /// `second`: starts the second message once the first has ended; empty: there is none.
+  PendingRows(Pending first, std::function<Pending()> second, std::function<at::Tensor()> result)
+      : pending_(std::move(first)), second_(std::move(second)), result_(std::move(result)) {}
+  /// Waits for the first message of two and starts the second, which then travels beside what this thread
+  /// does next. Collective: at the same place of every rank's program. Throws CommError.
+  void start_second() {
+    if (!second_) return;
+    pending_.wait();
+    pending_ = std::exchange(second_, nullptr)();
+  }
+  /// Blocks until the result is there; starts the second message where that is still to do. Once. Throws
+  /// CommError.
   at::Tensor wait() {
+    start_second();
     pending_.wait();
     return result_();
   }
 
  private:
   Pending pending_;
+  std::function<Pending()> second_;
   std::function<at::Tensor()> result_;
 };
 
@@ -79,14 +95,16 @@ class Group {
   /// travels in pieces of kPieceValues values, kPiecesAtOnce of them at once: that bounds the memory
   /// it takes. Pieces after the first ones start in advance() and wait().
   Pending reduce_scatter(at::Tensor output, at::Tensor input, at::ScalarType wire, const std::string& what);
-  /// The rows of all ranks, rank 0's first: [sum of counts, ...], of `mine` [counts[rank()], ...]. `counts`:
-  /// rows of each rank, 0 or more, the same on every rank. Each rank sends (size - 1) times the largest
-  /// count.
+  /// The rows of all ranks, rank 0's first: [sum of counts, ...], of `mine` [counts[rank()], ...], in a
+  /// tensor that shares no memory with `mine`. `counts`:
+  /// rows of each rank, 0 or more, the same on every rank. Ranks send each other their rows, padded to the
+  /// largest count where that adds a quarter at most. Else there are two messages (PendingRows): every rank
+  /// receives what it lacks, once, and sends as gather_shares() says.
   PendingRows gather_rows(const at::Tensor& mine, std::span<const int64_t> counts, const std::string& what);
   /// This rank's rows of the sum over ranks, in rank order, of `partial` [sum of counts, ...]:
-  /// [counts[rank()],
-  /// ...] float32, or float64 of float64. The rows travel in their dtype. Each rank sends (size - 1) times
-  /// the largest count.
+  /// [counts[rank()], ...] float32, or float64 of float64. The rows travel in their dtype. Where
+  /// gather_rows() has two messages, some sums are made by other ranks (sum_shares()) and travel in the dtype
+  /// of the result, so that it is the same bit by bit.
   PendingRows sum_rows(const at::Tensor& partial, std::span<const int64_t> counts, const std::string& what);
   /// Of a link (Mesh::link): rank 0 of its two ranks sends, rank 1 receives, in the same order, contiguous
   /// tensors of the same bytes. What is sent must not change before the operation has ended.
@@ -121,6 +139,13 @@ class Group {
   Pending gather(const char* kind, at::Tensor output, at::Tensor input, const std::string& what);
   Pending reduce(const char* kind, at::Tensor output, at::Tensor input, at::ScalarType wire,
                  const std::string& what);
+  /// splits[i][j]: values that rank i sends to rank j (row_shares.h).
+  Pending exchange(const char* kind, at::Tensor output, at::Tensor input,
+                   const std::vector<std::vector<int64_t>>& splits, const std::string& what);
+  PendingRows gather_unequal(const at::Tensor& mine, std::span<const int64_t> counts,
+                             const std::string& what);
+  PendingRows sum_unequal(const at::Tensor& partial, std::span<const int64_t> counts,
+                          const std::string& what);
   void begin_one(const char* kind, int64_t bytes, const std::string& what,
                  const std::function<Waiter()>& start);
 

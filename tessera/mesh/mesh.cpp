@@ -203,9 +203,11 @@ std::unique_ptr<Mesh> Mesh::over(int64_t rank, std::vector<Axis> axes, const Tra
 }
 
 std::unique_ptr<Mesh> Mesh::pretend(int64_t rank, std::vector<Axis> axes, const std::vector<Span>& spans,
-                                    const std::vector<Link>& links) {
-  const auto make = [](const std::string&, int64_t group_rank, int64_t size) {
-    return pretend_transport(group_rank, size);
+                                    const std::vector<Link>& links, const launch::PretendedNetwork& network) {
+  const bool takes_time = network.latency > 0 || network.bytes_per_second > 0;
+  const auto make = [&](const std::string&, int64_t group_rank, int64_t size) {
+    return pretend_transport(group_rank, size, {},
+                             takes_time ? std::make_shared<PretendedLink>(network) : nullptr);
   };
   return over(rank, std::move(axes), make, spans, links);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/launch/pretended_network.h"
 #include "tessera/mesh/group.h"
 #include "tessera/plan/spans.h"
 
@@ -86,9 +87,11 @@ class Mesh {
                                     const TransportMaker& make_transport, const std::vector<Span>& spans = {},
                                     const std::vector<Link>& links = {});
   /// One process plays `rank` of a mesh of `axes`: gathers repeat its own shard, reductions multiply it.
+  /// The messages of a group come one after another, and do not wait for those of other groups.
   static std::unique_ptr<Mesh> pretend(int64_t rank, std::vector<Axis> axes,
                                        const std::vector<Span>& spans = {},
-                                       const std::vector<Link>& links = {});
+                                       const std::vector<Link>& links = {},
+                                       const launch::PretendedNetwork& network = {});
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/mesh/sum_rows.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace tessera::mesh {
 namespace {
@@ -39,6 +41,17 @@ void sum_rows(void* output, at::ScalarType dtype, std::span<const void* const> r
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, rows_dtype, "sum_rows",
                                     [&] { sum_of<Sum, scalar_t>(static_cast<Sum*>(output), rows, count); });
   });
+}
+
+void sum_rows(const at::Tensor& output, const at::Tensor& received) {
+  if (output.is_cpu()) {
+    std::vector<const void*> rows;
+    for (const at::Tensor& row : received.unbind(0)) rows.push_back(row.const_data_ptr());
+    return sum_rows(output.mutable_data_ptr(), output.scalar_type(), rows, received.scalar_type(),
+                    output.numel());
+  }
+  output.copy_(received.select(0, 0));
+  for (int64_t row = 1; row < received.size(0); ++row) output.add_(received.select(0, row));
 }
 
 }  // namespace tessera::mesh

@@ -10,10 +10,13 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 
+#include "tessera/launch/pretended_network.h"
 #include "tessera/mesh/pending.h"
+#include "tessera/mesh/row_shares.h"
 
 namespace c10d {
 class Backend;
@@ -30,6 +33,9 @@ class Transport {
   virtual Waiter all_gather(at::Tensor output, at::Tensor input) = 0;
   /// Slice r of input goes to rank r; slice r of output comes from rank r. Equal slices.
   virtual Waiter all_to_all(at::Tensor output, at::Tensor input) = 0;
+  /// all_to_all in slices of any sizes, in its order: splits[i][j] values go from rank i to rank j. Both
+  /// tensors are flat and have as many values as that is. A rank's slice for itself is copied.
+  virtual Waiter exchange(at::Tensor output, at::Tensor input, const Splits& splits) = 0;
   /// An exchange whose output [n] is the sum of what comes, rank 0's first, in its own dtype; input [ranks,
   /// n]. Unset, on every rank alike, where a transport only moves bytes.
   virtual std::optional<Waiter> reduce_scatter(const at::Tensor& output, const at::Tensor& input) {
@@ -96,13 +102,28 @@ std::shared_ptr<Transport> device_transport(std::shared_ptr<Transport> host,
 /// that share a GPU, which NCCL refuses. The calling thread waits for the device. Local.
 std::shared_ptr<Transport> staged_transport(std::shared_ptr<Transport> host, at::DeviceType type);
 
-enum class Movement { kAllGather, kAllToAll };
+enum class Movement { kAllGather, kAllToAll, kExchange };
 
-/// Fills `output` [size, n] with what every rank would have sent; `input` is what this rank gave.
+/// Fills `output` [size, n] (flat in an exchange) with what every rank would have sent; `input` is what this
+/// rank gave.
 using Answer = std::function<void(Movement movement, at::Tensor output, const at::Tensor& input)>;
 
+/// The link through which a pretended rank gets its messages. Any thread.
+class PretendedLink {
+ public:
+  explicit PretendedLink(const launch::PretendedNetwork& network) : network_(network) {}
+  /// When a message has come that starts now.
+  std::chrono::steady_clock::time_point arrival(int64_t bytes);
+
+ private:
+  const launch::PretendedNetwork network_;
+  std::mutex mutex_;
+  std::chrono::steady_clock::time_point free_ = {};  // the link has carried what was started
+};
+
 /// One process plays rank `rank` of `size`. Without `answer` the other ranks' contributions are copies of its
-/// own.
-std::shared_ptr<Transport> pretend_transport(int64_t rank, int64_t size, Answer answer = {});
+/// own, in an exchange repeated as often as it takes. They come through `link`; null: at once.
+std::shared_ptr<Transport> pretend_transport(int64_t rank, int64_t size, Answer answer = {},
+                                             std::shared_ptr<PretendedLink> link = nullptr);
 
 }  // namespace tessera::mesh

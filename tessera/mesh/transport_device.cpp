@@ -40,19 +40,26 @@ class DeviceTransport : public Transport {
 
   Waiter all_to_all(at::Tensor output, at::Tensor input) override {
     if (input.device().type() != type_) return host_->all_to_all(output, input);
-    return on_stream(backend(exchanges_, "exchanges").all_to_all(output, input));
+    std::vector<int64_t> equal_splits;
+    return on_stream(backend(exchanges_, "exchanges").all_to_all(output, input, equal_splits, equal_splits));
+  }
+
+  Waiter exchange(at::Tensor output, at::Tensor input, const Splits& splits) override {
+    if (input.device().type() != type_) return host_->exchange(output, input, splits);
+    const Lane& lane = backend(exchanges_, "exchanges");
+    const int64_t rank = lane.backend->getRank();
+    std::vector<int64_t> sent = splits[static_cast<size_t>(rank)], received = column(splits, rank);
+    return on_stream(lane.all_to_all(output, input, received, sent));
   }
 
   Waiter send(at::Tensor message) override {
     if (message.device().type() != type_) return host_->send(message);
-    return on_stream(
-        backend(exchanges_, "exchanges").move(message.new_empty({0}), message, {0, 0}, {0, message.numel()}));
+    return exchange(message.new_empty({0}), message, {{0, message.numel()}, {0, 0}});
   }
 
   Waiter receive(at::Tensor message) override {
     if (message.device().type() != type_) return host_->receive(message);
-    return on_stream(
-        backend(exchanges_, "exchanges").move(message, message.new_empty({0}), {message.numel(), 0}, {0, 0}));
+    return exchange(message, message.new_empty({0}), {{0, message.numel()}, {0, 0}});
   }
 
   void abort() override {
@@ -74,11 +81,8 @@ class DeviceTransport : public Transport {
     Work allgather_base(at::Tensor& output, at::Tensor& input) const {
       return backend->_allgather_base(output, input);
     }
-    Work all_to_all(at::Tensor& output, at::Tensor& input) const {
-      return move(output, input, {}, {});  // equal parts
-    }
-    Work move(at::Tensor output, at::Tensor input, std::vector<int64_t> received,
-              std::vector<int64_t> sent) const {
+    Work all_to_all(at::Tensor& output, at::Tensor& input, std::vector<int64_t>& received,
+                    std::vector<int64_t>& sent) const {
       return backend->alltoall_base(output, input, received, sent);
     }
   };

@@ -45,11 +45,13 @@ class GlooTransport : public Transport {
   }
 
   Waiter all_to_all(at::Tensor output, at::Tensor input) override {
-    // Connecting in mid-run would wait for run.timeout where a host has gone since the ranks met.
-    if (!exchanges_.backend) exchanges_ = connect("exchanges");
     std::vector<int64_t> equal_splits;
-    return exchanges_.waiter(exchanges_.backend->alltoall_base(output, input, equal_splits, equal_splits),
-                             patience_);
+    return exchange(std::move(output), std::move(input), equal_splits, equal_splits);
+  }
+
+  Waiter exchange(at::Tensor output, at::Tensor input, const Splits& splits) override {
+    std::vector<int64_t> sent = splits[static_cast<size_t>(rank_)], received = column(splits, rank_);
+    return exchange(std::move(output), std::move(input), sent, received);
   }
 
   void abort() override {
@@ -60,6 +62,13 @@ class GlooTransport : public Transport {
   const char* name() const override { return "TCP"; }
 
  private:
+  Waiter exchange(at::Tensor output, at::Tensor input, std::vector<int64_t>& sent,
+                  std::vector<int64_t>& received) {
+    // Connecting in mid-run would wait for run.timeout where a host has gone since the ranks met.
+    if (!exchanges_.backend) exchanges_ = connect("exchanges");
+    return exchanges_.waiter(exchanges_.backend->alltoall_base(output, input, received, sent), patience_);
+  }
+
   /// A group of c10d. Gloo's time limits are disabled: they would expire while the process is stopped.
   /// wait_for() limits each operation.
   struct Gloo {

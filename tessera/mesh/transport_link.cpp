@@ -78,6 +78,7 @@ class LinkTransport : public Transport {
 
   Waiter all_gather(at::Tensor, at::Tensor) override { return no_group(); }
   Waiter all_to_all(at::Tensor, at::Tensor) override { return no_group(); }
+  Waiter exchange(at::Tensor, at::Tensor, const Splits&) override { return no_group(); }
   Waiter send(at::Tensor message) override { return begin(std::move(message)); }
   Waiter receive(at::Tensor message) override { return begin(std::move(message)); }
   void abort() override { end("the link was ended"); }

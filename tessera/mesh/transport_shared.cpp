@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <deque>
 #include <optional>
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/mesh/copy_past_caches.h"
+#include "tessera/mesh/shared_operation.h"
 #include "tessera/mesh/shared_transport.h"
 #include "tessera/mesh/sum_rows.h"
 #include "tessera/mesh/wait.h"
@@ -23,38 +23,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::microseconds kSpinning{20};
 // Between looks at whether the others still run.
 constexpr int64_t kNapMilliseconds = 50;
-
-/// One collective. Its bytes travel as messages: message c holds columns [c * width, (c + 1) * width) of a
-/// row of `row_bytes` for each receiver, the same row for all in a gather.
-struct Operation {
-  at::Tensor output, input;  // kept alive
-  size_t row_bytes = 0;      // of what one rank sends another
-  bool sums = false;         // rows are added up in output, else one after another
-  uint32_t label = 0;        // of the collective
-  uint64_t first = 0;        // number of its first message; the same on all ranks
-  uint64_t messages = 0;     // of each rank
-  uint64_t published = 0;
-  uint64_t missing = 0;  // messages of other ranks that are still to come; those that are added up as one
-  bool ended() const { return published == messages && missing == 0; }
-  /// What every rank must say of this operation.
-  uint64_t tag() const { return uint64_t{row_bytes} << 1 | (sums ? 1 : 0); }
-};
-
-/// All operations of one kind, as one sequence of messages.
-struct Channel {
-  uint64_t begun = 0, published = 0;            // messages
-  std::vector<uint64_t> taken;                  // by rank that sent them
-  std::array<uint64_t, kSlots> last_message{};  // in each slot, + 1
-  std::deque<std::shared_ptr<Operation>> under_way;
-
-  Operation& operation_of(uint64_t message) {
-    const auto it = std::find_if(under_way.begin(), under_way.end(), [message](const auto& operation) {
-      return message < operation->first + operation->messages;
-    });
-    TESSERA_CHECK(it != under_way.end());
-    return **it;
-  }
-};
 
 std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.data_ptr()); }
 
@@ -81,6 +49,11 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   }
   Waiter all_to_all(at::Tensor output, at::Tensor input) override {
     return begin(kExchanges, {.output = output, .input = input, .row_bytes = input.nbytes() / size_});
+  }
+  Waiter exchange(at::Tensor output, at::Tensor input, const Splits& splits) override {
+    const auto slices = std::make_shared<const Slices>(splits, rank_, input.element_size());
+    return begin(kExchanges,
+                 {.output = output, .input = input, .row_bytes = slices->largest, .slices = slices});
   }
   std::optional<Waiter> reduce_scatter(const at::Tensor& output, const at::Tensor& input) override {
     const size_t row = input.nbytes() / size_;
@@ -129,13 +102,13 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
     if (const auto earlier = failure()) throw std::runtime_error("an earlier one failed: " + *earlier);
     const auto operation = std::make_shared<Operation>(std::move(begun));
     operation->label = std::exchange(next_label_, 0);
-    const size_t row = operation->row_bytes;
     if (!operation->sums) {
       const std::byte* own = own_row(kind, *operation);
-      std::byte* place = bytes_of(operation->output) + rank_ * row;
-      if (own != place) copy_past_caches(place, own, row);
+      const auto [at, bytes] = operation->received_from(rank_);
+      std::byte* place = bytes_of(operation->output) + at;
+      if (own != place) copy_past_caches(place, own, bytes);
     }
-    operation->messages = (row + width(kind) - 1) / width(kind);
+    operation->messages = (operation->row_bytes + width(kind) - 1) / width(kind);
     operation->missing = operation->messages * (operation->sums ? 1 : size_ - 1);
     if (operation->messages > 0) {
       const std::lock_guard lock(mutex_);
@@ -190,15 +163,17 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   }
 
   void fill(int64_t kind, const Operation& operation, uint64_t message, std::byte* slot) const {
-    const size_t row = operation.row_bytes, first = message * width(kind);
-    const size_t count = std::min(width(kind), row - first);
+    const size_t first = message * width(kind);
     if (kind == kGathers) {
-      std::memcpy(slot, bytes_of(operation.input) + first, count);
+      std::memcpy(slot, bytes_of(operation.input) + first,
+                  std::min(width(kind), operation.row_bytes - first));
       return;
     }
     for (size_t to = 0; to < size_; ++to) {
-      if (to == rank_) continue;
-      std::memcpy(slot + to * width(kind), bytes_of(operation.input) + to * row + first, count);
+      const auto [at, bytes] = operation.sent_to(to);
+      if (to == rank_ || bytes <= first) continue;
+      std::memcpy(slot + to * width(kind), bytes_of(operation.input) + at + first,
+                  std::min(width(kind), bytes - first));
     }
   }
 
@@ -220,9 +195,12 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
     for (uint64_t message = before; message < there; ++message) {
       Operation& operation = channel.operation_of(message);
       if (!is_same_operation(kind, operation, from, message) || operation.sums) break;
-      const size_t row = operation.row_bytes, first = (message - operation.first) * width(kind);
-      copy_past_caches(bytes_of(operation.output) + from * row + first, row_for_this(kind, from, message),
-                       std::min(width(kind), row - first));
+      const size_t first = (message - operation.first) * width(kind);
+      const auto [at, bytes] = operation.received_from(from);
+      if (bytes > first) {
+        copy_past_caches(bytes_of(operation.output) + at + first, row_for_this(kind, from, message),
+                         std::min(width(kind), bytes - first));
+      }
       --operation.missing;
       has_taken(kind, channel, from);
     }
@@ -287,7 +265,7 @@ class SharedTransport : public Transport, public std::enable_shared_from_this<Sh
   }
 
   std::byte* own_row(int64_t kind, const Operation& operation) const {
-    return bytes_of(operation.input) + (kind == kGathers ? 0 : rank_ * operation.row_bytes);
+    return bytes_of(operation.input) + (kind == kGathers ? 0 : operation.sent_to(rank_).at);
   }
 
   void has_taken(int64_t kind, Channel& channel, size_t from) {

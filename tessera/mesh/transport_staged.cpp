@@ -14,10 +14,16 @@ class StagedTransport : public Transport {
       : host_(std::move(host)), type_(type) {}
 
   Waiter all_gather(at::Tensor output, at::Tensor input) override {
-    return staged(&Transport::all_gather, std::move(output), std::move(input));
+    return staged(std::move(output), std::move(input),
+                  [](Transport& host, auto&... tensors) { return host.all_gather(tensors...); });
   }
   Waiter all_to_all(at::Tensor output, at::Tensor input) override {
-    return staged(&Transport::all_to_all, std::move(output), std::move(input));
+    return staged(std::move(output), std::move(input),
+                  [](Transport& host, auto&... tensors) { return host.all_to_all(tensors...); });
+  }
+  Waiter exchange(at::Tensor output, at::Tensor input, const Splits& splits) override {
+    return staged(std::move(output), std::move(input),
+                  [&splits](Transport& host, auto&... tensors) { return host.exchange(tensors..., splits); });
   }
   Waiter send(at::Tensor message) override {
     return host_->send(message.device().type() == type_ ? message.to(at::kCPU) : message);
@@ -36,14 +42,14 @@ class StagedTransport : public Transport {
   const char* name() const override { return "the host's memory, for GPUs that ranks share"; }
 
  private:
-  using Operation = Waiter (Transport::*)(at::Tensor output, at::Tensor input);
-
-  Waiter staged(Operation operation, at::Tensor output, at::Tensor input) {
-    if (input.device().type() != type_) return ((*host_).*operation)(output, input);
+  /// `start`: (host, output, input) -> Waiter.
+  template <typename Start>
+  Waiter staged(at::Tensor output, at::Tensor input, const Start& start) {
+    if (input.device().type() != type_) return start(*host_, output, input);
     // The copy waits for what the computing stream has queued so far.
     const at::Tensor sent = input.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
     const at::Tensor received = at::empty(output.sizes(), output.options().device(at::kCPU));
-    const Waiter on_host = ((*host_).*operation)(received, sent);
+    const Waiter on_host = start(*host_, received, sent);
     // As on a device's stream (transport.h), it never says that it is done before the wait.
     return {[on_host, sent, received, output] {
               on_host.wait();

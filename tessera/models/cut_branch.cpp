@@ -19,6 +19,8 @@ const parallel::GroupSamples& CutBranch::samples(const ForwardContext& context) 
 
 at::Tensor CutBranch::operator()(ops::LayerNormOutput own, const parallel::Summands& summands,
                                  const ForwardContext& context, const PartialLayers& layers) const {
+  const at::Tensor known = known_sum(own.rows, context);
+  const auto use = known.defined() ? ops::Use::kUnread : ops::Use::kRead;
   const auto layers_of = [&](const at::Tensor& gathered, const parallel::Piece& piece) {
     ops::LayerNormOutput rows{{}, {}, gathered};
     if (!group_->keeps_gathered()) {
@@ -29,10 +31,9 @@ at::Tensor CutBranch::operator()(ops::LayerNormOutput own, const parallel::Summa
         return group->gather_again(normed, samples, name);
       };
     }
-    return layers(std::move(rows), piece.samples);
+    return layers(std::move(rows), piece.samples, use);
   };
-  const at::Tensor sum =
-      group_->run({own.rows, summands, samples(context), name_, known_sum(own.rows, context)}, layers_of);
+  const at::Tensor sum = group_->run({own.rows, summands, samples(context), name_, known}, layers_of);
   if (context.sums && !context.sums->is_again && context.sums->keeps && value_again_)
     context.sums->sums.push_back(sum.detach());
   return sum;

@@ -11,15 +11,16 @@
 
 #include "tessera/models/segment.h"
 #include "tessera/ops/layer_norm.h"
+#include "tessera/ops/linear.h"
 #include "tessera/parallel/tensor_group.h"
 
 namespace tessera::models {
 
 /// What this rank's share of the layers makes of the group's rows of some samples, [samples, ..., width],
 /// without the last layer's bias: partial sums. It must depend on the rows in autograd's graph (nothing_of),
-/// as backward communicates as well.
+/// as backward communicates as well. `use`: of the last layer; unread in a second run whose sum is known.
 using PartialLayers =
-    std::function<at::Tensor(ops::LayerNormOutput rows, const parallel::GroupSamples& samples)>;
+    std::function<at::Tensor(ops::LayerNormOutput rows, const parallel::GroupSamples& samples, ops::Use use)>;
 
 class CutBranch {
  public:

@@ -49,7 +49,7 @@ std::vector<LayerNorm> qk_norms(const ParameterScope& attention, const arch::Vit
 at::Tensor Linear::operator()(const at::Tensor& x) const { return ops::linear(x, weight, bias); }
 
 at::Tensor Linear::in_block(const at::Tensor& x, const ForwardContext& context) const {
-  return context.fp8 ? ops::fp8_linear(x, weight, bias) : ops::linear(x, weight, bias);
+  return context.fp8 ? ops::fp8_linear(x, weight, bias, use) : ops::linear(x, weight, bias, use);
 }
 
 at::Tensor Linear::then_gelu(const at::Tensor& x, const ForwardContext& context) const {
@@ -79,7 +79,11 @@ std::pair<Linear, Linear> Linear::split(int64_t outputs) const {
   return {{weights[0], biases[0]}, {weights[1], biases[1]}};
 }
 
-Linear Linear::without_bias() const { return {weight, at::zeros({weight.size(0)}, weight.options())}; }
+Linear Linear::without_bias(ops::Use then) const {
+  Linear partial(weight, at::zeros({weight.size(0)}, weight.options()));
+  partial.use = then;
+  return partial;
+}
 
 at::Tensor Dropout::operator()(const at::Tensor& x, const ForwardContext& context) const {
   if (!active(context) || x.numel() == 0) return x;
@@ -142,10 +146,11 @@ std::pair<at::Tensor, at::Tensor> AttentionBranch::forward(const at::Tensor& giv
   const bool all = read_ >= given.size(1) || context.every_token;
   const at::Tensor x = all ? normed.x : normed.x.narrow(1, 0, read_);
   if (cut_.is_cut()) {
-    const auto partial = [&](ops::LayerNormOutput rows, const parallel::GroupSamples& /*samples*/) {
+    const auto partial = [&](ops::LayerNormOutput rows, const parallel::GroupSamples& /*samples*/,
+                             ops::Use use) {
       if (heads_ == 0) return without_heads(std::move(rows), x.size(1));
       const at::Tensor mixed = all ? of_all(std::move(rows), context) : of_first(std::move(rows), context);
-      return proj_.without_bias().in_block(mixed, context);
+      return proj_.without_bias(use).in_block(mixed, context);
     };
     const bool plain = residual_.plain(context) && !proj_dropout_.active(context);
     const at::Tensor sum = cut_(std::move(normed), {proj_.bias, plain ? x : at::Tensor()}, context, partial);
@@ -220,10 +225,10 @@ at::Tensor MlpBranch::forward(const at::Tensor& of, const at::Tensor& added,
   const at::Tensor residual = plain ? x : at::Tensor();
   at::Tensor sum;
   if (cut_.is_cut()) {
-    const auto partial = [&](ops::LayerNormOutput rows, const parallel::GroupSamples& samples) {
+    const auto partial = [&](ops::LayerNormOutput rows, const parallel::GroupSamples& samples, ops::Use use) {
       return hidden_.count == 0
                  ? nothing_of(std::move(rows), x.size(1), {fc1_.weight, fc1_.bias, fc2_.weight})
-                 : layers(std::move(rows), fc2_.without_bias(), {}, context, &samples.numbers);
+                 : layers(std::move(rows), fc2_.without_bias(use), {}, context, &samples.numbers);
     };
     sum = cut_(std::move(normed), {fc2_.bias, residual}, context, partial);
   } else {
@@ -237,13 +242,14 @@ at::Tensor MlpBranch::layers(ops::LayerNormOutput normed, const Linear& fc2, con
                              const std::vector<uint64_t>* group_samples) const {
   if (!context.fp8 && !dropout1_.active(context)) {
     return ops::mlp(std::move(normed), fc1_.weight, fc1_.bias, fc2.weight, fc2.bias, residual,
-                    context.keeps_activations);
+                    context.keeps_activations, fc2.use);
   }
   if (!dropout1_.active(context)) {  // in fp8
     const ops::GeluOutput hidden = ops::gelu_output(fc1_.in_block(normed, context));
     normed.rows.reset();
-    const at::Tensor branch = context.keeps_activations ? ops::fp8_linear(hidden.rows, fc2.weight, fc2.bias)
-                                                        : ops::fp8_linear(hidden, fc2.weight, fc2.bias);
+    const at::Tensor branch = context.keeps_activations
+                                  ? ops::fp8_linear(hidden.rows, fc2.weight, fc2.bias, fc2.use)
+                                  : ops::fp8_linear(hidden, fc2.weight, fc2.bias, fc2.use);
     return residual.defined() ? residual + branch : branch;
   }
   at::Tensor hidden = fc1_.then_gelu(normed, context);

@@ -13,6 +13,7 @@
 #include "tessera/models/parameter_tree.h"
 #include "tessera/models/segment.h"
 #include "tessera/ops/layer_norm.h"
+#include "tessera/ops/linear.h"
 #include "tessera/ops/random_mask.h"
 
 namespace tessera::models {
@@ -36,11 +37,13 @@ struct Linear {
   at::Tensor then_add(const at::Tensor& x, const at::Tensor& residual, const ForwardContext& context) const;
   // The layers of its first `outputs` and of its other outputs.
   std::pair<Linear, Linear> split(int64_t outputs) const;
-  // With a bias of zeros, which is not trained: for partial sums, to which the bias is added once.
-  Linear without_bias() const;
+  // With a bias of zeros, which is not trained: for partial sums, to which the bias is added once. `then`:
+  // whether they are read.
+  Linear without_bias(ops::Use then) const;
 
-  at::Tensor weight;  // [out, in]
-  at::Tensor bias;    // [out]
+  at::Tensor weight;               // [out, in]
+  at::Tensor bias;                 // [out]
+  ops::Use use = ops::Use::kRead;  // of in_block() of a tensor
 };
 
 /// Random numbers of one place in the model: a rate and the name that its masks depend on.

@@ -39,12 +39,13 @@ class ResMlpBlock {
     return fc2.in_block(fc1_.then_gelu(rows, context), context);
   }
   at::Tensor summed(const at::Tensor& rows, const ForwardContext& context) const {
-    return cut_({{}, {}, rows}, {fc2_.bias, {}}, context,
-                [&](const ops::LayerNormOutput& all, const parallel::GroupSamples& /*samples*/) {
-                  return fc1_.weight.size(0) == 0
-                             ? nothing_of(all, all.rows.size(1), {fc1_.weight, fc1_.bias, fc2_.weight})
-                             : channels(all, fc2_.without_bias(), context);
-                });
+    return cut_(
+        {{}, {}, rows}, {fc2_.bias, {}}, context,
+        [&](const ops::LayerNormOutput& all, const parallel::GroupSamples& /*samples*/, ops::Use use) {
+          return fc1_.weight.size(0) == 0
+                     ? nothing_of(all, all.rows.size(1), {fc1_.weight, fc1_.bias, fc2_.weight})
+                     : channels(all, fc2_.without_bias(use), context);
+        });
   }
 
   ResMlpBlock(const ParameterScope& scope, const std::string& name, double drop_path,

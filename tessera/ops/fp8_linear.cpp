@@ -183,13 +183,14 @@ at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& x) {
 class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
-                            const at::Tensor& bias, const RecomputeFrom& made) {
-    RECORD_USER_SCOPE("tessera::fp8_linear");
+                            const at::Tensor& bias, const RecomputeFrom& made, Use use) {
     const at::Tensor rows = as_rows(x);
     auto shape = x.sizes().vec();
     shape.back() = weight.size(0);
     save_with_input(ctx, {weight}, rows, made);
     ctx->saved_data["shape"] = x.sizes().vec();
+    if (use == Use::kUnread) return at::empty(shape, x.options());
+    RECORD_USER_SCOPE("tessera::fp8_linear");
     return product(rows, weight, bias.to(at::kBFloat16)).to(x.scalar_type()).view(shape);
   }
 
@@ -207,14 +208,14 @@ class Fp8Linear : public torch::autograd::Function<Fp8Linear> {
       const at::Tensor x = as_rows(saved_input(ctx, saved));
       if (has_device_products(gradient, x, weight)) {
         std::tie(of_weight, of_bias) = device_parameter_gradients(gradient.contiguous(), x.contiguous());
-        return {of_x, of_weight, of_bias, at::Tensor()};
+        return {of_x, of_weight, of_bias, at::Tensor(), at::Tensor()};
       }
       of_weight = weight_gradient(gradient, x).to(weight.scalar_type());
     }
     if (ctx->needs_input_grad(2)) {
       of_bias = gradient.sum(0, /*keepdim=*/false, at::kFloat).to(weight.scalar_type());
     }
-    return {of_x, of_weight, of_bias, at::Tensor()};
+    return {of_x, of_weight, of_bias, at::Tensor(), at::Tensor()};
   }
 };
 
@@ -243,16 +244,16 @@ at::Tensor scaled_product(const at::Tensor& left, const at::Tensor& right, const
   return more_n == 0 ? whole : whole.narrow(1, 0, n).contiguous();
 }
 
-at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return Fp8Linear::apply(x, weight, bias, RecomputeFrom());
+at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, Use use) {
+  return Fp8Linear::apply(x, weight, bias, RecomputeFrom(), use);
 }
 
 at::Tensor fp8_linear(const LayerNormOutput& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return Fp8Linear::apply(x.rows, weight, bias, RecomputeFrom(x));
+  return Fp8Linear::apply(x.rows, weight, bias, RecomputeFrom(x), Use::kRead);
 }
 
-at::Tensor fp8_linear(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return Fp8Linear::apply(x.rows, weight, bias, RecomputeFrom(x));
+at::Tensor fp8_linear(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias, Use use) {
+  return Fp8Linear::apply(x.rows, weight, bias, RecomputeFrom(x), use);
 }
 
 }  // namespace tessera::ops

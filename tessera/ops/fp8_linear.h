@@ -6,6 +6,7 @@
 
 #include "tessera/ops/gelu_output.h"
 #include "tessera/ops/layer_norm.h"
+#include "tessera/ops/linear.h"
 
 namespace tessera::ops {
 
@@ -20,10 +21,13 @@ namespace tessera::ops {
 ///
 /// On a GPU of compute capability 8.9 or more the factors are fp8 (at::_scaled_mm); elsewhere the same
 /// numbers, which bf16 holds exactly, are multiplied as bf16: equal but for the order of sums.
-at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+/// `use`: of the result, see linear.h.
+at::Tensor fp8_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                      Use use = Use::kRead);
 /// The same of x.rows, bit for bit, gradients as well, but that backward makes those rows again.
 at::Tensor fp8_linear(const LayerNormOutput& x, const at::Tensor& weight, const at::Tensor& bias);
-at::Tensor fp8_linear(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor fp8_linear(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias,
+                      Use use = Use::kRead);
 
 /// [rows, columns] of float32 or bfloat16 as numbers of e4m3 times a scale a row.
 struct Fp8Rows {

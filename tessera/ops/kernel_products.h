@@ -22,12 +22,18 @@ Epilogue<T> epilogue_from(Epilogue<T> e, int64_t at) {
   return e;
 }
 
+/// Some rows of a weight's gradient, whose other rows come in other calls.
+struct RowsPart {
+  bool first = true, last = true;  // the first sets the sums; the last rounds them to the result
+  float* waiting = nullptr;  // KernelProducts::waiting_size(), 64 bytes aligned; null: there are no others
+};
+
 /// By vectors::Gemm or amx::Gemm. All matrices have T's dtype and no gaps.
 ///   forward(x [rows, in], weight [out, in]): x weight^T
 ///   input_gradient(gradient [rows, out], weight): gradient weight
 /// These two end with the epilogue that they are given.
 ///   weight_gradient(gradient, x): gradient^T x, and the column sums of gradient, fp32 [out]; `gelu`: of
-///     gelu(x), which is made while x is packed
+///     gelu(x), which is made while x is packed. Of a part that is not the last, the result is not set.
 /// Memory and threads are the Runtime's, which has
 ///   scratch<E>(elements): owns that many, 64 bytes aligned and not set, from .data() on
 ///   threads(), and parallel(begin, end, grain, body): body(first, last) of parts of [begin, end)
@@ -55,15 +61,15 @@ struct KernelProducts {
   // One piece of the rows after another: packed, they stay in the caches. Sums wait in between, so as much of
   // the result is made at a time as has Runtime::kMostSums.
   static void weight_gradient(const T* gradient, const T* x, bool gelu, int64_t rows, int64_t in, int64_t out,
-                              T* result, float* sums) {
+                              T* result, float* sums, const RowsPart& part = {}) {
     const int64_t piece_rows = Gemm::piece_of(rows);
+    const bool all_at_once = piece_rows == rows || part.waiting != nullptr;
     const int64_t group =
-        std::min(piece_rows == rows ? out : std::max<int64_t>(Runtime::kMostSums / in / 256, 1) * 256, out);
+        std::min(all_at_once ? out : std::max<int64_t>(Runtime::kMostSums / in / 256, 1) * 256, out);
     const auto packed = Runtime::template scratch<Packed>(Gemm::packed_size(piece_rows, in));
     const auto left = Runtime::template scratch<Packed>(Gemm::left_size(piece_rows, group));
-    const auto waiting =
-        Runtime::template scratch<float>(piece_rows == rows ? 0 : Gemm::sums_size(group, in));
-    std::fill_n(sums, out, 0.0F);
+    const auto waiting = Runtime::template scratch<float>(all_at_once ? 0 : Gemm::sums_size(group, in));
+    if (part.first) std::fill_n(sums, out, 0.0F);
     for (int64_t first = 0; first < out; first += group) {
       const int64_t some = std::min(group, out - first);
       for (int64_t row = 0; row < rows; row += piece_rows) {
@@ -72,7 +78,8 @@ struct KernelProducts {
         over_blocks((some + Gemm::kLeftBlock - 1) / Gemm::kLeftBlock, [&](int64_t begin, int64_t end) {
           Gemm::pack_left(gradient + row * out + first, out, some, k, begin, end, left.data(), sums + first);
         });
-        const typename Gemm::Piece piece{row == 0, row + k == rows, waiting.data()};
+        const typename Gemm::Piece piece{part.first && row == 0, part.last && row + k == rows,
+                                         part.waiting != nullptr ? part.waiting : waiting.data()};
         in_turns(some, in, [&](const vectors::Turns& turns) {
           Gemm::multiply_packed(left.data(), some, k, packed.data(), in, {.out = result + first * in}, piece,
                                 turns);
@@ -80,6 +87,7 @@ struct KernelProducts {
       }
     }
   }
+  static constexpr int64_t waiting_size(int64_t in, int64_t out) { return Gemm::sums_size(out, in); }
   static void gelu_backward(const T* gradient, const T* linear, T* result, int64_t count) {
     Gemm::gelu_backward(gradient, linear, result, count);
   }

@@ -21,7 +21,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-enum class Then : int64_t { kNothing, kGelu, kAdd };
+enum class Then : int64_t { kNothing, kGelu, kAdd, kUnread };  // the last: without a product
 
 template <typename Products>
 class FastLinear : public torch::autograd::Function<FastLinear<Products>> {
@@ -30,22 +30,12 @@ class FastLinear : public torch::autograd::Function<FastLinear<Products>> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x_given, const at::Tensor& weight,
                             const at::Tensor& bias, const std::optional<at::Tensor>& residual, Then then,
-                            const RecomputeFrom& made) {
-    RECORD_USER_SCOPE("tessera::linear");
+                            const RecomputeFrom& made, const SharedGradientSum& sum) {
     const at::Tensor x = x_given.contiguous();
-    const int64_t out = weight.size(0), in = weight.numel() / out, rows = x.numel() / in;
-    at::Tensor y = empty_rows(x, out);
-    Epilogue<T> epilogue{mutable_data_of<T>(y), data_of<T>(bias), nullptr, nullptr};
-    at::Tensor before_gelu, added;
-    if (then == Then::kGelu) {
-      before_gelu = empty_rows(x, out);
-      epilogue.linear = mutable_data_of<T>(before_gelu);
-    } else if (then == Then::kAdd) {
-      added = residual->contiguous();
-      epilogue.residual = data_of<T>(added);
-    }
-    Products::forward(data_of<T>(x), data_of<T>(weight), rows, in, out, epilogue);
+    at::Tensor y = empty_rows(x, weight.size(0)), before_gelu;
+    if (then != Then::kUnread) multiply(x, weight, bias, residual, then, y, &before_gelu);
     save_with_input(ctx, {weight, before_gelu}, x, made);
+    save_sum(ctx, "sum", sum);
     ctx->saved_data["added"] = then == Then::kAdd;
     return y;
   }
@@ -56,16 +46,32 @@ class FastLinear : public torch::autograd::Function<FastLinear<Products>> {
     const at::Tensor gradient = through_gelu(gradients[0].contiguous(), saved[1]);
     at::Tensor x_gradient, weight_gradient, bias_gradient;
     if (ctx->needs_input_grad(1) || ctx->needs_input_grad(2)) {
-      std::tie(weight_gradient, bias_gradient) =
-          parameter_gradients<Products>(gradient, saved_input(ctx, saved), weight);
+      std::tie(weight_gradient, bias_gradient) = parameter_gradients<Products>(
+          gradient, saved_input(ctx, saved), weight, /*gelu=*/false, saved_sum(ctx, "sum").get());
     }
     if (ctx->needs_input_grad(0)) x_gradient = input_gradient<Products>(gradient, weight);
     const bool added = ctx->saved_data["added"].toBool();
     return {x_gradient,   weight_gradient, bias_gradient, added ? gradients[0] : at::Tensor(),
-            at::Tensor(), at::Tensor()};
+            at::Tensor(), at::Tensor(),    at::Tensor()};
   }
 
  private:
+  static void multiply(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                       const std::optional<at::Tensor>& residual, Then then, const at::Tensor& y,
+                       at::Tensor* before_gelu) {
+    RECORD_USER_SCOPE("tessera::linear");
+    const int64_t out = weight.size(0), in = weight.numel() / out, rows = x.numel() / in;
+    Epilogue<T> epilogue{mutable_data_of<T>(y), data_of<T>(bias), nullptr, nullptr};
+    at::Tensor added;
+    if (then == Then::kGelu) {
+      *before_gelu = empty_rows(x, out);
+      epilogue.linear = mutable_data_of<T>(*before_gelu);
+    } else if (then == Then::kAdd) {
+      added = residual->contiguous();
+      epilogue.residual = data_of<T>(added);
+    }
+    Products::forward(data_of<T>(x), data_of<T>(weight), rows, in, out, epilogue);
+  }
   static at::Tensor through_gelu(const at::Tensor& gradient, const at::Tensor& before_gelu) {
     if (!before_gelu.defined()) return gradient;
     RECORD_USER_SCOPE("tessera::gelu_backward");
@@ -77,6 +83,8 @@ class FastLinear : public torch::autograd::Function<FastLinear<Products>> {
     return inner;
   }
 };
+
+Then then_of(Use use) { return use == Use::kRead ? Then::kNothing : Then::kUnread; }
 
 // A weight of more than two dims (a patch embedding's) is a matrix [out, the rest].
 at::Tensor as_matrix(const at::Tensor& weight) { return weight.dim() > 2 ? weight.flatten(1) : weight; }
@@ -93,7 +101,7 @@ at::Tensor layer(const at::Tensor& x, const at::Tensor& weight, const at::Tensor
   const bool alike = !residual || residual->scalar_type() == x.scalar_type();
   at::Tensor y;
   const auto with = [&]<typename Products>(Products) {
-    y = FastLinear<Products>::apply(x, weight, bias, residual, then, made);
+    y = FastLinear<Products>::apply(x, weight, bias, residual, then, made, gradient_sum_of(weight));
   };
   if (alike && weight.is_contiguous() && bias.is_contiguous() && with_products({x, weight, bias}, with))
     return y;
@@ -110,8 +118,8 @@ at::Tensor layer(const at::Tensor& x, const at::Tensor& weight, const at::Tensor
 
 }  // namespace
 
-at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return layer(x, weight, bias, std::nullopt, Then::kNothing);
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, Use use) {
+  return layer(x, weight, bias, std::nullopt, then_of(use));
 }
 
 at::Tensor linear_gelu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
@@ -131,8 +139,8 @@ at::Tensor linear_gelu(const LayerNormOutput& x, const at::Tensor& weight, const
   return layer(x.rows, weight, bias, std::nullopt, Then::kGelu, x);
 }
 
-at::Tensor linear(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias) {
-  return layer(x.rows, weight, bias, std::nullopt, Then::kNothing, x);
+at::Tensor linear(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias, Use use) {
+  return layer(x.rows, weight, bias, std::nullopt, then_of(use), x);
 }
 
 at::Tensor linear_add(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias,

@@ -10,9 +10,14 @@
 
 namespace tessera::ops {
 
+/// Whether something reads a layer's result. Where nothing does, as in a second run whose result is known, it
+/// has the shape and the gradients that it has else, and any values: kernels leave its product out.
+enum class Use { kRead, kUnread };
+
 /// x weight^T + bias. `x`: [..., in]; `weight`: [out, in], or [out, ...] with `in` elements a row; `bias`:
 /// [out]; result [..., out].
-at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                  Use use = Use::kRead);
 /// gelu(x weight^T + bias), the exact GELU.
 at::Tensor linear_gelu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 /// residual + x weight^T + bias. `residual`: [..., out].
@@ -23,7 +28,8 @@ at::Tensor linear_add(const at::Tensor& x, const at::Tensor& weight, const at::T
 /// for backward, which makes it again.
 at::Tensor linear(const LayerNormOutput& x, const at::Tensor& weight, const at::Tensor& bias);
 at::Tensor linear_gelu(const LayerNormOutput& x, const at::Tensor& weight, const at::Tensor& bias);
-at::Tensor linear(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias);
+at::Tensor linear(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias,
+                  Use use = Use::kRead);
 at::Tensor linear_add(const GeluOutput& x, const at::Tensor& weight, const at::Tensor& bias,
                       const at::Tensor& residual);
 /// Of every place of the images: [samples, height, width, out].

@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <optional>
@@ -14,6 +15,7 @@
 
 #include "tessera/ops/fast_path.h"
 #include "tessera/ops/gradient_memory.h"
+#include "tessera/ops/gradient_sums.h"
 #include "tessera/ops/kernel_products.h"
 
 namespace tessera::ops {
@@ -56,8 +58,14 @@ struct ProductsOfCpu {
     Of::with([&]<typename P>(P) { P::input_gradient(gradient, weight, rows, in, out, epilogue); });
   }
   static void weight_gradient(const T* gradient, const T* x, bool gelu, int64_t rows, int64_t in, int64_t out,
-                              T* result, float* sums) {
-    Of::with([&]<typename P>(P) { P::weight_gradient(gradient, x, gelu, rows, in, out, result, sums); });
+                              T* result, float* sums, const RowsPart& part = {}) {
+    Of::with(
+        [&]<typename P>(P) { P::weight_gradient(gradient, x, gelu, rows, in, out, result, sums, part); });
+  }
+  static int64_t waiting_size(int64_t in, int64_t out) {
+    int64_t size = 0;
+    Of::with([&]<typename P>(P) { size = P::waiting_size(in, out); });
+    return size;
   }
   static void gelu_backward(const T* gradient, const T* linear, T* result, int64_t count) {
     Of::with([&]<typename P>(P) { P::gelu_backward(gradient, linear, result, count); });
@@ -106,18 +114,42 @@ at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight,
   return result;
 }
 
-/// Of the weight [out, in] and the bias [out] of a layer whose input was x [..., in], or `gelu` of x.
+/// Of the weight [out, in] and the bias [out] of a layer whose input was x [..., in], or `gelu` of x. `sum`:
+/// what other calls of the layer have part in, or null; undefined tensors unless this is its last.
 template <typename Products>
 std::pair<at::Tensor, at::Tensor> parameter_gradients(const at::Tensor& gradient, const at::Tensor& x,
-                                                      const at::Tensor& weight, bool gelu = false) {
+                                                      const at::Tensor& weight, bool gelu = false,
+                                                      GradientSum* sum = nullptr) {
   RECORD_USER_SCOPE("tessera::linear_weight_gradient");
   using T = typename Products::T;
   const int64_t out = weight.size(0), in = weight.numel() / out;
-  const at::Tensor result = empty_gradient(weight);
-  const at::Tensor sums = at::empty({out}, at::TensorOptions().dtype(at::kFloat));
+  GradientSum alone;
+  GradientSum& whole = sum != nullptr ? *sum : alone;
+  RowsPart part;
+  if (whole.calls > 1) part = {whole.differentiated == 0, ++whole.differentiated == whole.calls};
+  if (part.first) {
+    const auto wide = at::TensorOptions().dtype(at::kFloat);
+    whole.result = empty_gradient(weight);
+    whole.bias = at::empty({out}, wide);
+    if (!part.last) whole.waiting = at::empty({Products::waiting_size(in, out)}, wide);
+  }
+  if (whole.waiting.defined()) part.waiting = mutable_data_of<float>(whole.waiting);
   Products::weight_gradient(data_of<T>(gradient), data_of<T>(x), gelu, x.numel() / in, in, out,
-                            mutable_data_of<T>(result), mutable_data_of<float>(sums));
-  return {result, sums.to(weight.scalar_type())};
+                            mutable_data_of<T>(whole.result), mutable_data_of<float>(whole.bias), part);
+  if (!part.last) return {};
+  whole.waiting.reset();
+  return {std::move(whole.result), whole.bias.to(weight.scalar_type())};
+}
+
+/// In forward of a layer, and in backward: the sum in which it has part, or null.
+inline void save_sum(torch::autograd::AutogradContext* ctx, const char* name, const SharedGradientSum& sum) {
+  if (sum) ctx->saved_data[name] = c10::IValue::make_capsule(sum);
+}
+inline SharedGradientSum saved_sum(torch::autograd::AutogradContext* ctx, const char* name) {
+  const auto found = ctx->saved_data.find(name);
+  return found == ctx->saved_data.end()
+             ? SharedGradientSum()
+             : c10::static_intrusive_pointer_cast<GradientSum>(found->second.toCapsule());
 }
 
 /// body(Products()) with those that take all of these tensors, false if there are none.

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/ops/layer_norm.h"
+#include "tessera/ops/linear.h"
 
 namespace tessera::ops {
 
@@ -14,9 +15,9 @@ namespace tessera::ops {
 /// again. On CPUs with kernels that and the way back through GELU are part of products. `keeps_activations`:
 /// the layers keep what the norm and the GELU made for backward (on CPUs with kernels what the norm made
 /// alone); values and gradients are the same bits, but for the order in which a device with kernels sums the
-/// gradient of fc1's bias.
+/// gradient of fc1's bias. `use`: of the result, see linear.h.
 at::Tensor mlp(LayerNormOutput x, const at::Tensor& fc1_weight, const at::Tensor& fc1_bias,
                const at::Tensor& fc2_weight, const at::Tensor& fc2_bias, const at::Tensor& residual = {},
-               bool keeps_activations = false);
+               bool keeps_activations = false, Use use = Use::kRead);
 
 }  // namespace tessera::ops

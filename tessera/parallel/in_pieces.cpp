@@ -2,8 +2,10 @@
 // Note [Exchanges in pieces]: a cut layer's samples go through it in pieces, each some samples of every rank
 // of the group. All pieces are gathered at once; while one is computed, later ones arrive and the sums of
 // earlier ones leave. In backward the same the other way round. So of p pieces (p - 1) / p of either
-// direction may hide behind products. The nodes between the pieces pass tensors without elements (tickets) in
-// autograd's graph: what they stand for is on its way, and waited for by the node that needs it.
+// direction may hide behind products. Where ranks hold unequal numbers of samples, an exchange is two
+// messages, and the second starts one piece ahead (gather) or behind (sum), at the same place of every rank's
+// program. The nodes between the pieces pass tensors without elements (tickets) in autograd's graph: what
+// they stand for is on its way, and waited for by the node that needs it.
 #include <ATen/ATen.h>
 #include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -14,6 +16,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/gradient_sums.h"
 #include "tessera/parallel/tensor_group.h"
 
 namespace tessera::parallel {
@@ -21,6 +24,9 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+
+/// Pieces come in their order in forward, the other way round in backward.
+enum class Direction { kForward, kBackward };
 
 /// The exchanges of one pass through the layers.
 struct Exchanges : torch::CustomClassHolder {
@@ -30,19 +36,36 @@ struct Exchanges : torch::CustomClassHolder {
   at::Tensor known;                                             // TensorGroup::Pass
   std::vector<std::optional<mesh::PendingRows>> gathers, sums;  // under way, by piece
 
-  mesh::PendingRows gather(size_t piece, const at::Tensor& own, const char* pass) const {
+  void start_gather(size_t piece, const at::Tensor& own, Direction direction) {
     const Piece& of = pieces[piece];
-    return ranks->gather_rows(own.narrow(0, of.first, of.count), of.samples.counts, what + pass);
+    gathers[piece] =
+        ranks->gather_rows(own.narrow(0, of.first, of.count), of.samples.counts, named(direction));
   }
-  mesh::PendingRows sum(size_t piece, const at::Tensor& partial, const char* pass) const {
-    return ranks->sum_rows(partial, pieces[piece].samples.counts, what + pass);
+  void start_sum(size_t piece, const at::Tensor& partial, Direction direction) {
+    sums[piece] = ranks->sum_rows(partial, pieces[piece].samples.counts, named(direction));
+    // The products of this piece have given the first message of the one before time to arrive.
+    if (const size_t before = direction == Direction::kForward ? piece - 1 : piece + 1;
+        before < pieces.size())
+      sums[before]->start_second();
   }
-  at::Tensor gathered(size_t piece) { return std::exchange(gathers[piece], std::nullopt)->wait(); }
+  at::Tensor gathered(size_t piece, Direction direction) {
+    gathers[piece]->start_second();
+    // The second message of the next piece travels beside the products of this one.
+    if (const size_t next = direction == Direction::kForward ? piece + 1 : piece - 1; next < pieces.size())
+      gathers[next]->start_second();
+    return std::exchange(gathers[piece], std::nullopt)->wait();
+  }
   /// Of this rank's samples, float32 (float64 of float64).
   at::Tensor all_sums() {
+    for (auto& sum : sums) sum->start_second();
     std::vector<at::Tensor> all;
     for (auto& sum : sums) all.push_back(std::exchange(sum, std::nullopt)->wait());
     return all.size() == 1 ? all[0] : at::cat(all);
+  }
+
+ private:
+  std::string named(Direction direction) const {
+    return direction == Direction::kForward ? what : what + ", backward";
   }
 };
 
@@ -59,9 +82,6 @@ Shared saved(AutogradContext* ctx) {
 
 at::Tensor ticket(const at::TensorOptions& options) { return at::empty({0}, options); }
 
-constexpr const char* kForward = "";
-constexpr const char* kBackward = ", backward";
-
 /// Own rows -> a ticket for each piece.
 class Split : public torch::autograd::Function<Split> {
  public:
@@ -69,7 +89,7 @@ class Split : public torch::autograd::Function<Split> {
     save(ctx, exchanges);
     variable_list tickets;
     for (size_t piece = 0; piece < exchanges->pieces.size(); ++piece) {
-      exchanges->gathers[piece] = exchanges->gather(piece, rows, kForward);
+      exchanges->start_gather(piece, rows, Direction::kForward);
       tickets.push_back(ticket(rows.options()));
     }
     return tickets;
@@ -85,12 +105,12 @@ class EnterPiece : public torch::autograd::Function<EnterPiece> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& /*ticket*/, const Shared& exchanges,
                             size_t piece) {
     save(ctx, exchanges, piece);
-    return exchanges->gathered(piece);
+    return exchanges->gathered(piece, Direction::kForward);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     const Shared exchanges = saved(ctx);
     const auto piece = static_cast<size_t>(ctx->saved_data["piece"].toInt());
-    exchanges->sums[piece] = exchanges->sum(piece, gradients[0], kBackward);
+    exchanges->start_sum(piece, gradients[0], Direction::kBackward);
     return {ticket(gradients[0].options()), at::Tensor(), at::Tensor()};
   }
 };
@@ -101,12 +121,12 @@ class LeavePiece : public torch::autograd::Function<LeavePiece> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& partial, const Shared& exchanges,
                             size_t piece) {
     save(ctx, exchanges, piece);
-    if (!exchanges->known.defined()) exchanges->sums[piece] = exchanges->sum(piece, partial, kForward);
+    if (!exchanges->known.defined()) exchanges->start_sum(piece, partial, Direction::kForward);
     return ticket(partial.options());
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& /*tickets*/) {
     const auto piece = static_cast<size_t>(ctx->saved_data["piece"].toInt());
-    return {saved(ctx)->gathered(piece), at::Tensor(), at::Tensor()};
+    return {saved(ctx)->gathered(piece, Direction::kBackward), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -130,7 +150,7 @@ class Join : public torch::autograd::Function<Join> {
     const at::Tensor gradient = gradients[0].contiguous();
     // Autograd comes to the last piece first.
     for (size_t piece = exchanges->pieces.size(); piece-- > 0;)
-      exchanges->gathers[piece] = exchanges->gather(piece, gradient, kBackward);
+      exchanges->start_gather(piece, gradient, Direction::kBackward);
     variable_list of(exchanges->pieces.size(), ticket(gradient.options()));
     of.push_back(ctx->saved_data["bias"].toBool() ? bias_gradient(gradient) : at::Tensor());
     of.push_back(ctx->saved_data["residual"].toBool() ? gradient : at::Tensor());
@@ -192,6 +212,7 @@ at::Tensor TensorGroup::run(const Pass& pass, const PieceLayers& layers) const {
   const Shared exchanges = exchanges_of(ranks_, pieces_of(pass.samples, rank(), pieces_), pass.what);
   exchanges->known = pass.known;
   variable_list tickets = Split::apply(pass.rows, exchanges);
+  const ops::GradientSums sums;  // of all pieces
   for (size_t i = 0; i < tickets.size(); ++i) {
     const at::Tensor rows = EnterPiece::apply(tickets[i], exchanges, i);
     tickets[i] = LeavePiece::apply(layers(rows, exchanges->pieces[i]), exchanges, i);

@@ -17,8 +17,6 @@
 namespace tessera::parallel {
 namespace {
 
-using plan::Direction;
-
 constexpr int64_t kShapeNumbers = 10;  // dtype, dimensions, sizes
 
 at::Tensor as_tensor(const std::vector<int64_t>& numbers) { return at::tensor(numbers, at::kLong); }
@@ -63,8 +61,8 @@ class Pipeline::Running {
   void run() {
     for (const plan::Action& action : run_.actions) {
       const auto part = static_cast<size_t>(action.part);
-      action.direction == Direction::kForward ? forward(part, action.micro_batch)
-                                              : backward(part, action.micro_batch);
+      action.direction == plan::Direction::kForward ? forward(part, action.micro_batch)
+                                                    : backward(part, action.micro_batch);
       drop_sent();
     }
     for (Sent& one : sent_) one.pending.wait();
@@ -99,6 +97,12 @@ class Pipeline::Running {
     bool has_sent_shape = false;
   };
 
+  /// Nobody is there who sends: the work itself says what would come.
+  bool is_pretended(size_t part) const {
+    const mesh::Group* input = links(part).input;
+    return input != nullptr && input->transport_name() == mesh::kPretended;
+  }
+
   const Links& links(size_t part) const { return pipeline_.parts_[part]; }
 
   void send(mesh::Group& link, const at::Tensor& message, const std::string& what) {
@@ -120,6 +124,7 @@ class Pipeline::Running {
   void begin_notes(size_t index) {
     Part& part = parts_[index];
     part.note_numbers = run_.note_numbers;
+    if (is_pretended(index)) return;
     constexpr const char* kWhat = "the length of notes";
     if (links(index).input != nullptr) {
       part.note_numbers =
@@ -133,10 +138,20 @@ class Pipeline::Running {
 
   void expect_note(size_t index) {
     Part& part = parts_[index];
-    if (part.asked_notes == run_.micro_batches) return;
+    if (part.asked_notes == run_.micro_batches || is_pretended(index)) return;
     part.expected_notes.push_back(expect(*links(index).input, at::zeros({part.note_numbers}, at::kLong),
                                          name_of("note", part.asked_notes)));
     ++part.asked_notes;
+  }
+
+  Note next_note(size_t index, int64_t micro_batch) {
+    if (links(index).input == nullptr) return work_.load(micro_batch);
+    if (is_pretended(index)) return work_.pretended_note(micro_batch);
+    std::deque<Expected>& expected = parts_[index].expected_notes;
+    const at::Tensor message = expected.front().wait();
+    expected.pop_front();
+    const auto* numbers = message.const_data_ptr<int64_t>();
+    return {numbers, numbers + message.numel()};
   }
 
   /// Learns the next micro-batch's note, and tells the next stage.
@@ -144,16 +159,8 @@ class Pipeline::Running {
     Part& part = parts_[index];
     const int64_t micro_batch = part.known_notes;
     if (micro_batch == run_.micro_batches) return;
-    Note note;
-    if (links(index).input == nullptr) {
-      note = work_.load(micro_batch);
-      TESSERA_CHECK_EQ(static_cast<int64_t>(note.size()), part.note_numbers);
-    } else {
-      const at::Tensor message = part.expected_notes.front().wait();
-      part.expected_notes.pop_front();
-      const auto* numbers = message.const_data_ptr<int64_t>();
-      note.assign(numbers, numbers + message.numel());
-    }
+    Note note = next_note(index, micro_batch);
+    TESSERA_CHECK_EQ(static_cast<int64_t>(note.size()), part.note_numbers);
     if (links(index).output != nullptr)
       send(*links(index).output, as_tensor(note), name_of("note", micro_batch));
     part.notes[micro_batch] = std::move(note);
@@ -172,6 +179,10 @@ class Pipeline::Running {
   }
 
   void learn_shape(size_t index) {
+    if (is_pretended(index)) {
+      parts_[index].input_like = work_.pretended_input(index);
+      return;
+    }
     const at::Tensor message =
         expect(*links(index).input, at::zeros({kShapeNumbers}, at::kLong), "the activations' shape").wait();
     const auto* numbers = message.const_data_ptr<int64_t>();
@@ -223,7 +234,7 @@ class Pipeline::Running {
   }
 
   void forward(size_t index, int64_t micro_batch) {
-    pipeline_.position_ = position(Direction::kForward, index, micro_batch);
+    pipeline_.position_ = position(plan::Direction::kForward, index, micro_batch);
     Part& part = parts_[index];
     if (micro_batch == 0) {
       begin_notes(index);
@@ -257,7 +268,7 @@ class Pipeline::Running {
   }
 
   void backward(size_t index, int64_t micro_batch) {
-    pipeline_.position_ = position(Direction::kBackward, index, micro_batch);
+    pipeline_.position_ = position(plan::Direction::kBackward, index, micro_batch);
     Part& part = parts_[index];
     at::Tensor gradient;
     if (links(index).output_gradient != nullptr) {
@@ -277,7 +288,7 @@ class Pipeline::Running {
     part.notes.erase(micro_batch);
   }
 
-  std::string position(Direction direction, size_t index, int64_t micro_batch) const {
+  std::string position(plan::Direction direction, size_t index, int64_t micro_batch) const {
     return concat(plan::to_string({direction, micro_batch, static_cast<int64_t>(index)}, pipeline_.parts()),
                   " of ", run_.micro_batches, run_.micro_batches == 1 ? " micro-batch" : " micro-batches");
   }

@@ -44,6 +44,10 @@ class StageWork {
   virtual ~StageWork() = default;
   /// On the first stage: the next micro-batch.
   virtual Note load(int64_t micro_batch) = 0;
+  /// Of a pretended rank that is not of the first stage: a note as the first stage would make it.
+  virtual Note pretended_note(int64_t micro_batch) = 0;
+  /// Of the same: [0, ...] with shape, dtype and device of what the virtual stage before would send.
+  virtual at::Tensor pretended_input(size_t part) = 0;
   /// Forward pass. `input`: [samples, ...] of the virtual stage before; undefined on the first, which loaded
   /// the micro-batch itself. Returns [samples, ...] for the next virtual stage; on the last one what its
   /// backward begins with, a loss.

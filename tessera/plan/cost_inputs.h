@@ -16,6 +16,7 @@ struct CostInputs {
   /// Reductions send pieces of at most this many values, over all ranks; 0: a unit's gradient in one piece.
   int64_t piece_values = 0;
   int64_t pieces_at_once = 1;  // of one reduction
+  bool tensor_pieces = false;  // layers that are cut may be computed in several pieces of the images
 };
 
 }  // namespace tessera::plan

@@ -61,7 +61,7 @@ double staging_bytes(const SizedUnit& unit, const Plan& plan, double compute) {
 /// How the gradients of a unit travel (mesh::Group::reduce_scatter).
 struct Reduction {
   double bytes = 0;    // of its buffers
-  bool holds = false;  // what it was started with, besides
+  bool holds = false;  // what it was started with, besides, while the next unit's gradients are collected
 };
 
 /// Of `values` in all over `ranks`, of which the reduction is given `given_bytes` each.
@@ -75,7 +75,9 @@ Reduction reduction_over(int64_t ranks, double values, int64_t given_bytes, cons
   const double at_once = std::min(pieces, static_cast<double>(inputs.pieces_at_once));
   const bool as_it_lies = pieces <= 1 && given_bytes <= inputs.reduce_bytes;
   const double piece = width * static_cast<double>(ranks * std::min(given_bytes, inputs.reduce_bytes));
-  return {at_once * piece * (as_it_lies ? 1 : 2), as_it_lies || pieces > at_once};
+  // It is held until the last piece leaves. Of three, two at once, that is when the first has come: before
+  // the next unit, which has its own products to make first, collects more than a gradient.
+  return {at_once * piece * (as_it_lies ? 1 : 2), as_it_lies || pieces >= 2 * inputs.pieces_at_once};
 }
 
 /// Over the shards, then over the replicas.
@@ -132,6 +134,16 @@ double gathered_bytes(const Plan& plan, const std::vector<SizedUnit>& units, con
   // A parameter's values as the kernels pack them, and its gradient as autograd hands it over.
   const double one_parameter = (trains ? 2 : 1) * compute * largest;
   return kept + pool_bytes(plan, units, inputs, trains) + staging + in_reduction + one_parameter;
+}
+
+/// The fp32 sums of an MLP's two gradients of weights, while its pieces come; in fp32 autograd has no others.
+double sums_of_pieces(const std::vector<SizedUnit>& units, const CostInputs& inputs, int64_t batch) {
+  if (!inputs.tensor_pieces || batch < 2 || inputs.compute_bytes >= kFloatBytes) return 0;
+  double largest = 0;
+  for (const SizedUnit& unit : units) {
+    if (unit.plan.is_cut()) largest = std::max(largest, unit.size.largest);
+  }
+  return 2 * kFloatBytes * largest;
 }
 
 double image_bytes(const arch::ModelConfig& config) {
@@ -214,7 +226,8 @@ Memory training_memory(const arch::ModelConfig& config, const Plan& plan, const 
   const auto images = static_cast<double>(batch);
   Memory memory;
   memory.program = kProgramGrowth;
-  memory.gathered = gathered_bytes(plan, units, inputs, /*trains=*/true);
+  memory.gathered =
+      gathered_bytes(plan, units, inputs, /*trains=*/true) + sums_of_pieces(units, inputs, batch);
   std::vector<double> kept(plan.units.size(), 0);    // bytes of each unit of the plan: activations,
   std::vector<double> coming(plan.units.size(), 0);  // gradients that backward takes up
   double lasting = 0, again = 0;  // gradients that are held throughout; activations made again

@@ -2,6 +2,7 @@
 // plan.json, written and read.
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -159,16 +160,36 @@ std::string to_json(const Plan& plan) {
   return json.dump(2) + "\n";
 }
 
-Plan plan_from_json(const std::string& text, const std::string& where) {
-  const Reader reader(where);
-  Json json;
+namespace {
+
+/// The parser would take the last value of a key that is given twice, and end at a zero byte.
+Json parse(const std::string& text, const Reader& reader) {
+  if (const size_t zero = text.find('\0'); zero != std::string::npos)
+    reader.fail(concat("not valid JSON at byte ", zero + 1));
+  std::vector<std::set<std::string>> open;  // keys of the objects that have not ended
+  const auto look = [&](int /*depth*/, Json::parse_event_t event, const Json& value) {
+    if (event == Json::parse_event_t::object_start) open.emplace_back();
+    if (event == Json::parse_event_t::object_end) open.pop_back();
+    if (event == Json::parse_event_t::key && !open.back().insert(value.get<std::string>()).second) {
+      reader.fail(concat("the key \"", escape(value.get<std::string>()), "\" is given twice"),
+                  "each key of an object once");
+    }
+    return true;
+  };
   try {
-    json = Json::parse(text);
+    return Json::parse(text, look);
   } catch (const Json::parse_error& error) {
     reader.fail(concat("not valid JSON at byte ", error.byte));
   } catch (const Json::out_of_range&) {
     reader.fail("a number is beyond the range of a double");
   }
+}
+
+}  // namespace
+
+Plan plan_from_json(const std::string& text, const std::string& where) {
+  const Reader reader(where);
+  const Json json = parse(text, reader);
   const int64_t version = reader.version(json);
   std::vector<std::string> keys = {"format", "version", "world", "prefetch", "units"};
   if (version >= 2) {

@@ -15,7 +15,9 @@ std::string text_of(const std::filesystem::path& path) {
   try {
     return read_file(path);
   } catch (const UserError& error) {
-    throw UserError(with_location(error.what(), "parallel.plan"));
+    throw UserError(
+        concat(with_location(error.what(), "parallel.plan"),
+               "; set it to a plan file: a run that used one has the same plan in its plan.json"));
   }
 }
 

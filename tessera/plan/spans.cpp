@@ -48,6 +48,14 @@ Span tensor_span(const Plan& plan, const UnitPlan& unit) {
   return span;
 }
 
+std::vector<Span> tensor_spans(const Plan& plan) {
+  std::set<Span> spans;
+  for (const UnitPlan& unit : plan.units) {
+    if (unit.is_cut()) spans.insert(tensor_span(plan, unit));
+  }
+  return {spans.begin(), spans.end()};
+}
+
 Span data_parallel_span(const Plan& plan, const UnitPlan& unit) {
   return span_of(data_parallel_stride(unit), plan.stage_ranks() / unit.layout.tensor);
 }

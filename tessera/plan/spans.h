@@ -33,6 +33,8 @@ std::string ranks_text(const Span& span, int64_t rank);
 
 /// Ranks that hold one copy of a unit's layers together; of activations.
 Span tensor_span(const Plan& plan, const UnitPlan& unit);
+/// The tensor spans of all units that are cut, each once, sorted.
+std::vector<Span> tensor_spans(const Plan& plan);
 /// Ranks of a stage that hold the same piece of a unit's layers, for different samples.
 Span data_parallel_span(const Plan& plan, const UnitPlan& unit);
 /// Of a data-parallel group, the ranks over which a unit's state is split: UnitPlan::shard neighbours, or

@@ -17,10 +17,11 @@
 namespace tessera::plan {
 namespace {
 
-[[noreturn]] void bad_rule(const std::string& rule, const std::string& why) {
+[[noreturn]] void bad_rule(const std::string& rule, const std::string& why, const std::string& hint = "") {
   user_error({.where = "plan.unit_rules",
               .problem = concat("shard.units has the rule '", escape(rule), "', but ", why),
-              .expected = "rules such as blocks.0-19=replicate or blocks.20=zero3+recompute+ranks8"});
+              .expected = "rules such as blocks.0-19=replicate or blocks.20=zero3+recompute+ranks8",
+              .hint = hint});
 }
 
 /// "blocks.3" -> 3 where the rule says "blocks"; none for other units.
@@ -52,6 +53,9 @@ void check_range(const Plan& plan, const std::string& rule, const std::smatch& p
   if (length == 0) bad_rule(rule, concat("the model's units are ", join(units, ", ")));
   if (last >= length) bad_rule(rule, concat("the model's ", list, " are 0 to ", length - 1));
 }
+
+// More than any rule needs. std::regex takes stack for each character, and would run out of it.
+constexpr size_t kLongestRule = 512, kShownOfLongRules = 40;
 
 constexpr const char* kForm =
     "UNITS=WORD+WORD... with a level, recompute or keep_sums, ranksN, tensorN, adjacent or strided, "
@@ -107,9 +111,18 @@ class WordReader {
       set(words_.tensor, number(word, kTensor.size(), 1), "tensor");
     } else {
       const bool known = std::ranges::any_of(kLevels, [&](Level level) { return to_string(level) == word; });
-      if (words_.level && !known) bad_rule(rule_, concat("it does not have the form ", kForm));
+      if (!known) refuse_word(word);
       set(words_.level, level_from_string(word), "the level");
     }
+  }
+
+  [[noreturn]] void refuse_word(const std::string& word) const {
+    std::vector<std::string> words = names_of(kLevels);
+    words.insert(words.end(), {"recompute", "keep_sums", "ranksN", "tensorN", "adjacent", "strided",
+                               "keep_gathered", "regather"});
+    const std::string near = nearest(word, words);
+    bad_rule(rule_, concat("'", escape(word), "' is not a word of rules (", join(words, ", "), ")"),
+             near.empty() ? "" : concat("did you mean ", near, "?"));
   }
 
   const std::string& rule_;
@@ -189,6 +202,10 @@ class Rules {
     static const std::regex form(
         "\\s*(?:(stem|head)|(\\w+)\\.(\\d{1,9})(?:-(\\d{1,9}))?)\\s*=\\s*(\\w+(?:\\+\\w+)*)\\s*");
     std::smatch parts;
+    if (rule.size() > kLongestRule) {
+      bad_rule(rule.substr(0, kShownOfLongRules) + "...",
+               concat("it has ", rule.size(), " characters, more than ", kLongestRule));
+    }
     if (!std::regex_match(rule, parts, form)) bad_rule(rule, concat("it does not have the form ", kForm));
     const std::string text = parts[5];
     const WordReader reader(rule, text);

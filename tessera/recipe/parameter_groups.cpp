@@ -31,6 +31,15 @@ bool fits(const std::string& pattern, const std::string& name) {
   return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
 
+// More than any parameter's name has. std::regex takes stack for each character, and would run out of it.
+constexpr size_t kLongestPattern = 1024, kShownOfLongEntries = 40;
+
+void check_length(const std::string& pattern, const std::string& text) {
+  if (pattern.size() <= kLongestPattern) return;
+  bad_group(text.substr(0, kShownOfLongEntries) + "...",
+            concat("a pattern of ", pattern.size(), " characters"));
+}
+
 /// [10-11] fits one character of 1, 0 to 1, and 1: nobody means that.
 void check_pattern(const std::string& pattern, const std::string& text) {
   static const std::regex numbers("\\[[!^]?([0-9]{2,}-[0-9]+|[0-9]+-[0-9]{2,})\\]");
@@ -52,6 +61,7 @@ ParameterGroups::ParameterGroups(const OptimizerRecipe& optimizer) : optimizer_(
     group.pattern = trimmed(take_until(rest, ":"));
     if (group.pattern.empty()) bad_group(text, "no pattern");
     if (trimmed(rest).empty()) bad_group(text, "nothing after the pattern");
+    check_length(group.pattern, text);
     check_pattern(group.pattern, text);
     while (!rest.empty()) {
       std::string_view value = trimmed(take_until(rest, ","));

@@ -139,15 +139,14 @@ int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks) {
     user_error(
         {.where = "bench.shard", .problem = concat("--batch is ", batch_per_rank), .expected = "at least 1"});
   eager::set_threads(job.recipe, ranks);
-  auto mesh = eager::connect(job.recipe, ranks, [&] {
-    return eager::joined_facts(
-        {{eager::command_fact(concat("bench shard --rounds ", job.rounds))},
-         eager::computing_facts(job.recipe, eager::make_plan(job.recipe, ranks.world), at::kCPU)});
+  const plan::Plan plan = eager::make_plan(job.recipe, ranks.world);
+  auto mesh = eager::connect(job.recipe, plan, ranks, [&] {
+    return eager::joined_facts({{eager::command_fact(concat("bench shard --rounds ", job.rounds))},
+                                eager::computing_facts(job.recipe, plan, at::kCPU)});
   });
   try {
     return eager::guarded(
         [&] {
-          const plan::Plan plan = eager::make_plan(job.recipe, ranks.world);
           // The second copy of the model takes what the optimizer of a training run would. One rank a host
           // looks, before any has taken memory.
           if (ranks.local_rank == 0) eager::check_memory(job.recipe, plan, batch_per_rank, ranks, "");

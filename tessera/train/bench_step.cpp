@@ -107,13 +107,13 @@ struct Rounds {
 
 class StepBench {
  public:
-  StepBench(const BenchStepJob& job, const launch::Ranks& ranks, mesh::Mesh& mesh, at::Device device)
+  StepBench(const BenchStepJob& job, const plan::Plan& plan, const launch::Ranks& ranks, mesh::Mesh& mesh,
+            at::Device device)
       : job_(job),
         ranks_(ranks),
         mesh_(mesh),
         device_(device),
-        state_(eager::assemble(job.recipe, eager::make_plan(job.recipe, ranks.world), mesh,
-                               /*with_optimizer=*/true, device)),
+        state_(eager::assemble(job.recipe, plan, mesh, /*with_optimizer=*/true, device)),
         backend_(*state_, mesh),
         world_(mesh),
         sizes_(eager::batch_sizes(job.recipe, state_->plan)),
@@ -317,15 +317,14 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
   if (ranks.rank == 0) {
     for (const auto& line : eager::settings_without_effect(job.recipe.run, device)) warn(line);
   }
-  auto mesh = eager::connect(job.recipe, ranks, [&] {
+  const plan::Plan plan = eager::make_plan(job.recipe, ranks.world);
+  auto mesh = eager::connect(job.recipe, plan, ranks, [&] {
     return eager::joined_facts(
-        {{eager::command_fact(command)},
-         eager::computing_facts(job.recipe, eager::make_plan(job.recipe, ranks.world), device)});
+        {{eager::command_fact(command)}, eager::computing_facts(job.recipe, plan, device)});
   });
   try {
     return eager::guarded(
         [&] {
-          const plan::Plan plan = eager::make_plan(job.recipe, ranks.world);
           const int64_t batch = job.recipe.train.batch_per_rank;
           if (device.is_cuda()) eager::check_gpu_memory(job.recipe, plan, batch, ranks, "");
           if (device.is_cpu() && ranks.local_rank == 0)
@@ -333,7 +332,7 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
           mesh->world().barrier("memory check");
           const eager::DeviceChoices choices =
               eager::choose_for_device(job.recipe, plan, batch, device);  // before the model is there
-          StepBench bench(job, ranks, *mesh, device);
+          StepBench bench(job, plan, ranks, *mesh, device);
           bench.use(choices);
           const Rounds rounds = bench.run();
           const double peak = profile::largest_over_ranks(static_cast<double>(peak_resident_bytes()),

@@ -83,7 +83,8 @@ void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, cons
   if (ranks.launcher == "local") {
     rates = profile::measure_local_link(ranks.world, wire, recipe.run.shared_memory);
   } else {
-    auto mesh = eager::connect(recipe, ranks, [&] { return eager::computing_facts(recipe, plan, device); });
+    auto mesh =
+        eager::connect(recipe, plan, ranks, [&] { return eager::computing_facts(recipe, plan, device); });
     try {
       eager::guarded(
           [&] {

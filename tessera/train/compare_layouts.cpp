@@ -19,7 +19,6 @@
 #include "tessera/eager/teacher.h"
 #include "tessera/loop/train_step.h"
 #include "tessera/mesh/thread_ranks.h"
-#include "tessera/plan/spans.h"
 #include "tessera/train/prepared.h"
 
 namespace tessera::train {
@@ -107,16 +106,9 @@ class LayoutRun {
   }
 
   void run() {
-    mesh::ThreadRanks ranks{{{"stage", layout_.plan.world}}, plan::spans_of(layout_.plan)};
+    mesh::ThreadRanks ranks{{{"stage", layout_.plan.world}}, eager::mesh_spans(recipe_, layout_.plan)};
     ranks.timeout = eager::run_timeout(recipe_);
     ranks.links = plan::links_of(layout_.plan);
-    if (!recipe_.distill.teacher.empty()) {  // which has a layout of its own
-      recipe::Recipe teacher = recipe_;
-      teacher.parallel = recipe::ParallelRecipe();
-      teacher.shard.units = "";
-      const auto more = plan::spans_of(eager::make_plan(teacher, layout_.plan.world));
-      ranks.spans.insert(ranks.spans.end(), more.begin(), more.end());
-    }
     mesh::run_on_thread_ranks(ranks, [this](mesh::Mesh& mesh) { run_rank(mesh); });
   }
 
@@ -194,13 +186,17 @@ int64_t batch_norm_samples(const Layout& layout) {
 }
 
 std::vector<std::string> notes_of(const Layout& layout_a, const Layout& layout_b, const LayoutRun& a,
-                                  const LayoutRun& b) {
+                                  const LayoutRun& b, bool float64) {
   std::vector<std::string> notes;
   const int64_t of_a = batch_norm_samples(layout_a), of_b = batch_norm_samples(layout_b);
   if (of_a != of_b) {
     notes.push_back(concat("BatchNorm takes its statistics over ", of_a, " samples under A and ", of_b,
                            " under B, so outputs differ without a fault"));
   }
+  const bool fp8 = layout_a.recipe.precision.linear == recipe::Linear::kFp8 ||
+                   layout_b.recipe.precision.linear == recipe::Linear::kFp8;
+  if (float64 && fp8)
+    notes.push_back("precision.linear = fp8 has no effect: with --float64 all layers compute in float64");
   if (!a.stopped().empty()) notes.push_back(concat("layout A: ", a.stopped()));
   if (!b.stopped().empty()) notes.push_back(concat("layout B: ", b.stopped()));
   if (a.first_lr() == 0 && b.first_lr() == 0) {
@@ -230,7 +226,7 @@ LayoutComparison compare_layouts(const Layout& a, const Layout& b, const Compare
   LayoutRun run_a(a, options, options.hook_a, log), run_b(b, options, options.hook_b, log);
   run_a.run();
   run_b.run();
-  found.notes = notes_of(a, b, run_a, run_b);
+  found.notes = notes_of(a, b, run_a, run_b, options.float64);
   const double tolerance = options.tolerance.value_or(tolerance_of(a, b, options.float64));
   found.report = judge(a.recipe.model, run_a.tensors(), run_b.tensors(), tolerance, options.steps);
   return found;

@@ -10,6 +10,7 @@
 #include "tessera/base/output_file.h"
 #include "tessera/base/text.h"
 #include "tessera/data/broken_samples.h"
+#include "tessera/data/placement.h"
 #include "tessera/eager/backend.h"
 #include "tessera/eager/mesh_world.h"
 #include "tessera/formats/safetensors.h"
@@ -19,20 +20,24 @@
 namespace tessera::train {
 namespace {
 
-/// Rows of all ranks, each [rows, ...], as [rows * world, ...] in the order of samples: rank r has r, r + N,
-/// ...
-at::Tensor in_order(const at::Tensor& rows, mesh::Mesh& mesh, const std::string& what) {
-  const int64_t world = mesh.world_size();
-  if (world == 1) return rows;
-  at::Tensor all = at::empty({world * rows.numel()}, rows.options());
+/// Rows of the samples of all ranks, each [rows, ...], in the order of samples: [samples, ...].
+at::Tensor in_order(const at::Tensor& rows, const at::Tensor& places, mesh::Mesh& mesh,
+                    const std::string& what) {
+  at::Tensor all = at::empty({mesh.world_size() * rows.numel()}, rows.options());
   mesh.world().all_gather(all, rows.reshape({-1}).contiguous(), what).wait();
   std::vector<int64_t> shape = rows.sizes().vec();
-  shape.insert(shape.begin(), world);
-  return all.view(shape).transpose(0, 1).contiguous().view([&] {
-    shape.erase(shape.begin());
-    shape[0] *= world;
-    return shape;
-  }());
+  shape[0] *= mesh.world_size();
+  return all.view(shape).index_select(0, places);
+}
+
+/// Of each sample its place among the rows of all ranks, `rows` of each.
+at::Tensor places_of(const data::EvaluationShares& shares, int64_t samples, int64_t world, int64_t rows) {
+  at::Tensor places = at::empty({samples}, at::kLong);
+  auto* place = places.mutable_data_ptr<int64_t>();
+  for (int64_t rank = 0; rank < world; ++rank) {
+    for (int64_t i = 0; i < shares.size(rank); ++i) place[shares.sample(rank, i)] = rank * rows + i;
+  }
+  return places;
 }
 
 /// This rank's rows of one value, filled batch by batch.
@@ -101,7 +106,8 @@ Features extract_features(eager::TrainState& state, const data::Source& source,
   for (int64_t i = 0;; ++i, first += batch) {
     stop_together(pass, loader, i < pass.batches(), world);
     if (i == pass.batches()) break;
-    // A placeholder batch's values fill the last row of a rank that has one sample less; cut off below.
+    // A placeholder batch's values, if any, fill the last row of a rank that has one sample less; no sample's
+    // place is there.
     const auto [images, has_samples] = pass.next();
     forward(state, images, /*training=*/false, 0);
     if (has_samples) labels.narrow(0, first, images.size).copy_(at::tensor(images.labels));
@@ -109,8 +115,10 @@ Features extract_features(eager::TrainState& state, const data::Source& source,
   state.context.observe = nullptr;
   state.context.every_token = false;
   Features features;
+  const data::EvaluationShares shares(source.size(), mesh.world_size(), loader.tensor_spans);
+  const at::Tensor places = places_of(shares, source.size(), mesh.world_size(), rows);
   const auto whole = [&](const at::Tensor& tensor, const std::string& what) {
-    return in_order(tensor, mesh, what).narrow(0, 0, source.size());
+    return in_order(tensor, places, mesh, what);
   };
   features.labels = whole(labels, "labels");
   if (loader.ranks_decide) {

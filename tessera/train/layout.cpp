@@ -2,6 +2,7 @@
 #include "tessera/train/layout.h"
 
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -42,32 +43,35 @@ std::vector<std::string> settings_of(const std::string& text) {
                   .expected = "a plan file, or settings such as ranks=4,shard.level=zero3",
                   .hint = "separate settings by ; where values contain commas"});
     }
-    settings.push_back(word);
+    std::string_view value = word;
+    const std::string_view key = take_until(value, "=");
+    settings.push_back(concat(trimmed(key), "=", trimmed(value)));
   }
   return settings;
 }
 
 Layout of_settings(const std::string& text, const MakeRecipe& make_recipe) {
   constexpr std::string_view kRanks = "ranks";
-  int64_t ranks = 1;
+  std::optional<int64_t> ranks;
   std::vector<std::string> sets;
   for (const std::string& setting : settings_of(text)) {
     std::string_view value = setting;
-    if (trimmed(take_until(value, "=")) != kRanks) {
+    if (take_until(value, "=") != kRanks) {
       sets.push_back(setting);
       continue;
     }
-    const auto number = parse_number<int64_t>(trimmed(value));
+    const auto number = parse_number<int64_t>(value);
     if (!number) {
       user_error({.where = kLayoutWhere,
-                  .problem = concat(quoted(text), ": ranks is '", escape(trimmed(value)), "'"),
+                  .problem = concat(quoted(text), ": ranks is '", escape(value), "'"),
                   .expected = "an integer"});
     }
+    if (ranks) user_error({.where = kLayoutWhere, .problem = concat(quoted(text), " gives ranks twice")});
     ranks = *number;
   }
-  check_ranks(text, ranks);
+  check_ranks(text, ranks.value_or(1));
   recipe::Recipe recipe = make_recipe(sets);
-  plan::Plan plan = eager::make_plan(recipe, ranks);
+  plan::Plan plan = eager::make_plan(recipe, ranks.value_or(1));
   return {text, std::move(recipe), std::move(plan)};
 }
 
@@ -84,7 +88,14 @@ Layout of_file(const std::string& text, const fs::path& path, const MakeRecipe& 
 Layout read_layout(const std::string& text, const MakeRecipe& make_recipe) {
   std::error_code ignored;
   fs::path path = text;
-  if (fs::is_directory(path, ignored)) path /= "plan.json";
+  if (fs::is_directory(path, ignored)) {
+    path /= "plan.json";
+    if (!fs::exists(path, ignored)) {
+      user_error({.where = kLayoutWhere,
+                  .problem = concat("there is no plan.json in the folder of ", quoted(text)),
+                  .expected = "the folder of a run"});
+    }
+  }
   if (fs::exists(path, ignored)) return of_file(text, path, make_recipe);
   if (text.find('=') == std::string::npos) {
     const std::string near = nearest_in_folder(text);

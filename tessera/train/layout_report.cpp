@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/monitor/number.h"
 
 namespace tessera::train {
 namespace {
@@ -86,7 +88,7 @@ class Judge {
     add_norms(b);
   }
 
-  TensorDifference operator()(const RecordedTensor& one) const {
+  TensorDifference operator()(const RecordedTensor& one) {
     const auto a = a_.find(name_of(one)), b = b_.find(name_of(one));
     TensorDifference found{.title = title_of(one, steps_), .index = {}, .fault = {}};
     found.exact = one.kind == TensorKind::kSamples || one.kind == TensorKind::kInitialWeight;
@@ -112,7 +114,7 @@ class Judge {
     }
   }
 
-  void compare(const RecordedTensor& a, const RecordedTensor& b, TensorDifference& found) const {
+  void compare(const RecordedTensor& a, const RecordedTensor& b, TensorDifference& found) {
     for (const auto& [layout, one] : {std::pair("A", &a), std::pair("B", &b)}) {
       if (!one->fault.empty() && found.fault.empty())
         found.fault = concat("layout ", layout, ": ", one->fault);
@@ -144,20 +146,37 @@ class Judge {
   }
 
   /// By how much a weight may differ after a step because of differences before its update.
-  at::Tensor explained(const RecordedTensor& a, const RecordedTensor& b) const {
+  at::Tensor explained(const RecordedTensor& a, const RecordedTensor& b) {
     const at::Tensor before_a = before(a_, a), before_b = before(b_, a);
-    const Name gradient(a.step, TensorKind::kGradient, a.name);
-    const auto found_a = a_.find(gradient), found_b = b_.find(gradient);
-    if (!before_a.defined() || !before_b.defined() || found_a == a_.end() || found_b == b_.end())
-      return at::zeros({}, at::kDouble);
-    const at::Tensor &x = found_a->second->values, &y = found_b->second->values;
-    // Twice: moments of earlier steps make an update steeper than its gradient.
-    const at::Tensor share = difference_of(x, y).mul(2).div(at::maximum(x.abs(), y.abs()));
+    const at::Tensor share = differing_share(a);
+    if (!before_a.defined() || !before_b.defined() || !share.defined()) return at::zeros({}, at::kDouble);
     const at::Tensor updates = (a.values - before_a).abs().add((b.values - before_b).abs()).to(at::kDouble);
-    return at::nan_to_num(share, 0.0, 1.0)
-        .clamp_max(1)
-        .mul(updates)
-        .add(difference_of(before_a.to(at::kDouble), before_b.to(at::kDouble)));
+    return share.mul(updates).add(difference_of(before_a.to(at::kDouble), before_b.to(at::kDouble)));
+  }
+
+  /// The share of a weight's update that differences of gradients up to its step explain, 0 to 1 for each
+  /// element: moments remember the gradients of earlier steps, and LAMB and LARS scale an element's update by
+  /// those of the whole tensor. Undefined: a gradient was not recorded. Steps come in their order.
+  at::Tensor differing_share(const RecordedTensor& weight) {
+    Share& share = shares_[weight.name];
+    for (; share.steps < weight.step; ++share.steps) {
+      const Name gradient(share.steps + 1, TensorKind::kGradient, weight.name);
+      const auto found_a = a_.find(gradient), found_b = b_.find(gradient);
+      if (found_a == a_.end() || found_b == b_.end()) return {};
+      const at::Tensor of_step = differing_share(found_a->second->values, found_b->second->values);
+      share.most = share.most.defined() ? at::maximum(share.most, of_step) : of_step;
+    }
+    return share.most;
+  }
+
+  static at::Tensor differing_share(const at::Tensor& a, const at::Tensor& b) {
+    const at::Tensor x = a.to(at::kDouble), y = b.to(at::kDouble), difference = difference_of(x, y);
+    // Tenfold: moments of earlier steps make an update steeper than its gradient. 0 / 0 is no difference.
+    const auto of = [](const at::Tensor& part, const at::Tensor& whole) {
+      return at::nan_to_num(part.mul(10).div(whole), 0.0, 1.0).clamp_max(1);
+    };
+    return at::maximum(of(difference, at::maximum(x.abs(), y.abs())),
+                       of(difference.norm(), at::maximum(x.norm(), y.norm())));
   }
 
   using Tensors = std::map<Name, const RecordedTensor*>;
@@ -175,6 +194,11 @@ class Judge {
   std::map<std::string, std::string> units_;                 // by parameter
   std::map<std::pair<int64_t, std::string>, double> norms_;  // of gradients, by step and unit
   Tensors a_, b_;
+  struct Share {
+    int64_t steps = 0;  // that it covers
+    at::Tensor most;
+  };
+  std::map<std::string, Share> shares_;  // differing_share() by weight
 };
 
 }  // namespace
@@ -199,7 +223,7 @@ const TensorDifference* LayoutReport::largest() const {
 LayoutReport judge(const arch::ModelConfig& config, const std::vector<RecordedTensor>& a,
                    const std::vector<RecordedTensor>& b, double tolerance, int64_t steps) {
   const at::NoGradGuard no_grad;
-  const Judge judge(config, a, b, tolerance, steps);
+  Judge judge(config, a, b, tolerance, steps);
   LayoutReport report{tolerance, {}};
   for (const RecordedTensor& one : a) report.tensors.push_back(judge(one));
   for (const RecordedTensor& one : b) {
@@ -208,6 +232,23 @@ LayoutReport judge(const arch::ModelConfig& config, const std::vector<RecordedTe
     if (!known) report.tensors.push_back(judge(one));
   }
   return report;
+}
+
+std::string index_text(const TensorDifference& one) {
+  std::vector<std::string> numbers;
+  for (const int64_t number : one.index) numbers.push_back(std::to_string(number));
+  return numbers.empty() ? "" : concat("[", join(numbers, ", "), "]");
+}
+
+std::string value_text(double value, bool float64) {
+  return monitor::print(float64 ? "%.17g" : "%.9g", value);
+}
+
+std::string text_of(const TensorDifference& one, bool float64) {
+  const std::string index = index_text(one), what = concat(one.title, index.empty() ? "" : " ", index);
+  if (std::isnan(one.a) && std::isnan(one.b) && !one.fault.empty()) return concat(what, ": ", one.fault);
+  return concat(what, ": A ", value_text(one.a, float64), ", B ", value_text(one.b, float64),
+                one.fault.empty() ? "" : concat(" (", one.fault, ")"));
 }
 
 }  // namespace tessera::train

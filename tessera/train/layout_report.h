@@ -44,4 +44,11 @@ struct LayoutReport {
 LayoutReport judge(const arch::ModelConfig& config, const std::vector<RecordedTensor>& a,
                    const std::vector<RecordedTensor>& b, double tolerance, int64_t steps);
 
+/// "[2, 0]"; empty for a scalar.
+std::string index_text(const TensorDifference& one);
+/// With the digits that a value has: 17, or 9 of a comparison in a narrower dtype than float64.
+std::string value_text(double value, bool float64);
+/// "gradient of head.weight [2, 0]: A 0.25, B 0.5", with the fault where there is one.
+std::string text_of(const TensorDifference& one, bool float64);
+
 }  // namespace tessera::train

@@ -202,6 +202,7 @@ void print_facts(Prepared& p, Log& log) {
   p.program_bytes = resident_bytes();
   for (const auto& [name, value] : facts(p)) log.info(concat("  ", name, ": ", value));
   for (const auto& line : recipe::schedule_warnings(p.job.recipe, p.counts)) log.warn(line);
+  for (const auto& line : eager::layout_warnings(p.job.recipe, p.plan)) log.warn(line);
   for (const auto& line : eager::settings_without_effect(p.job.recipe.run, p.device)) log.warn(line);
   if (const std::string line = tensor_network_warning(p); !line.empty()) log.warn(line);
   if (const std::string problem = launch::job_end_problem(); !problem.empty()) log.warn(problem);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // `tessera compare --layouts A B RECIPE`: reads the layouts, compares them, prints the report.
-#include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -16,17 +15,6 @@
 
 namespace tessera::train {
 namespace {
-
-std::string index_text(const TensorDifference& one) {
-  std::vector<std::string> numbers;
-  for (const int64_t number : one.index) numbers.push_back(std::to_string(number));
-  return numbers.empty() ? "" : concat("[", join(numbers, ", "), "]");
-}
-
-/// The digits that a value of the comparison has.
-std::string value_text(double value, bool float64) {
-  return monitor::print(float64 ? "%.17g" : "%.9g", value);
-}
 
 const char* status_of(const TensorDifference& one) { return one.differs ? "differs" : "agrees"; }
 
@@ -99,15 +87,7 @@ void print_conclusion(const LayoutReport& report, bool float64) {
     return;
   }
   std::printf("%s of %s tensors differ\n", human_count(report.differing()).c_str(), count.c_str());
-  const std::string index = index_text(*first);
-  const std::string what = concat(first->title, index.empty() ? "" : " ", index);
-  if (std::isnan(first->a) && std::isnan(first->b) && !first->fault.empty()) {
-    std::printf("first difference: %s: %s\n", what.c_str(), first->fault.c_str());
-    return;
-  }
-  std::printf("first difference: %s: A %s, B %s%s\n", what.c_str(), value_text(first->a, float64).c_str(),
-              value_text(first->b, float64).c_str(),
-              first->fault.empty() ? "" : concat(" (", first->fault, ")").c_str());
+  std::printf("first difference: %s\n", text_of(*first, float64).c_str());
 }
 
 void print_text(const LayoutComparison& found, const Layout& a, const Layout& b,

@@ -26,6 +26,7 @@
 #include "tessera/loop/evaluation.h"
 #include "tessera/monitor/evaluation_report.h"
 #include "tessera/monitor/number.h"
+#include "tessera/plan/spans.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/features.h"
 
@@ -241,10 +242,17 @@ class EvalRun {
     split_ = job_.split.empty() ? recipe().data.val : job_.split;
   }
 
-  /// What this rank finds out alone: threads, device, data.
+  /// What this rank finds out alone: threads, device, layout, data.
   void prepare() {
     threads_ = eager::set_threads(recipe(), ranks_);
     device_ = eager::choose_device(recipe(), ranks_);
+    plan_ = eager::make_plan(recipe(), ranks_.world);
+    if (plan_.stages > 1 && wants_features(job_)) {
+      user_error({.where = "train.eval",
+                  .problem = concat("--features, --knn and --probe with ", plan_.stages, " stages"),
+                  .expected = "a model that is not cut into stages",
+                  .hint = "remove --set parallel.pipeline: the numbers are the same without"});
+    }
     source_ = data::open_splits(recipe().data.source, split_, eager::source_options(recipe(), warn_));
     has_outputs_ = has_outputs_for(trained_, *source_, job_, split_, warn_);
     if (needs_training_split(job_)) train_ = eager::open_training(recipe());
@@ -253,10 +261,10 @@ class EvalRun {
   void meet() {
     const mesh::Fact path = {"the weights", trained_.path.string(),
                              "name the same run, checkpoint or file on every rank"};
-    mesh_ = eager::connect(recipe(), ranks_, [&] {
+    mesh_ = eager::connect(recipe(), plan_, ranks_, [&] {
       return eager::joined_facts(
           {{eager::command_fact(command_of(job_, split_)), path},
-           eager::computing_facts(recipe(), eager::make_plan(recipe(), ranks_.world), device_),
+           eager::computing_facts(recipe(), plan_, device_),
            eager::weights_facts("the weights", trained_.path),
            eager::data_facts(split_, *source_),
            train_.source ? eager::data_facts("data.train", *train_.source) : mesh::Facts{}});
@@ -265,13 +273,13 @@ class EvalRun {
 
   int evaluate() {
     const auto telling = eager::tell_progress(job_.files, *mesh_);
-    const auto state = eager::assemble(recipe(), eager::make_plan(recipe(), ranks_.world), *mesh_,
-                                       /*with_optimizer=*/false, device_);
+    const auto state = eager::assemble(recipe(), plan_, *mesh_, /*with_optimizer=*/false, device_);
     load(*state, *mesh_, trained_, job_.ema, notes_);
     const bool judged =
         has_outputs_ && compare_classes(trained_, state->classes, *source_, job_, split_, warn_);
     const loop::EvaluateOptions options = evaluate_options();
     data::LoaderOptions loader = eager::loader_options(recipe(), ranks_, threads_, log_);
+    eager::load_for(state->plan, &loader);
     eager::deliver_for(device_, &loader);
     loader.give_up = launch::stop_requested;
     loop::Evaluation result;
@@ -348,6 +356,7 @@ class EvalRun {
   std::string split_;
   int64_t threads_ = 0;
   at::Device device_ = at::kCPU;
+  plan::Plan plan_;
   std::unique_ptr<data::Source> source_;
   data::MixedSource train_;
   bool has_outputs_ = false;

@@ -95,6 +95,8 @@ void end_pretended(const Prepared& p, const loop::LoopResult& result, mesh::Mesh
       {"loss", result.last_step.loss},
       {"gradient_norm", result.last_step.gradient_norm},
       {"train_seconds", result.train_seconds},
+      {"network",
+       {{"bytes_per_second", p.ranks.network.bytes_per_second}, {"latency", p.ranks.network.latency}}},
       {"parameters", arch::parameter_count(p.job.recipe.model)},
       {"communication", communication(mesh)},
       {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},

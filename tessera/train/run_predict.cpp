@@ -164,11 +164,11 @@ int predict(const PredictJob& job) {
   const launch::Ranks alone;
   eager::set_threads(trained.recipe, alone);
   const at::Device device = eager::choose_device(trained.recipe, alone);
-  const auto mesh = eager::connect(trained.recipe, alone, [] { return mesh::Facts(); });
+  const plan::Plan plan = eager::make_plan(trained.recipe, alone.world);
+  const auto mesh = eager::connect(trained.recipe, plan, alone, [] { return mesh::Facts(); });
   return eager::guarded(
       [&] {
-        const auto state =
-            eager::assemble(trained.recipe, eager::make_plan(trained.recipe, 1), *mesh, false, device);
+        const auto state = eager::assemble(trained.recipe, plan, *mesh, false, device);
         load(*state, *mesh, trained, job.ema, log);
         name_classes(job, trained, *state);
         return predict_images(job, *state);

@@ -21,6 +21,7 @@
 #include "tessera/launch/time_limit.h"
 #include "tessera/loop/loop.h"
 #include "tessera/monitor/monitor.h"
+#include "tessera/plan/spans.h"
 #include "tessera/profile/rates.h"
 #include "tessera/recipe/run_folder.h"
 #include "tessera/shard/tensor_memory.h"
@@ -105,7 +106,7 @@ class TrainRun {
     if (ranks.world > launch::available_cores() && is_first() && ranks.local_world == ranks.world)
       log_.warn(concat(ranks.world, " ranks share ", launch::available_cores(), " cores: each will be slow"));
     record_data(p_);
-    mesh_ = eager::connect(recipe(), ranks, [&] {
+    mesh_ = eager::connect(recipe(), p_.plan, ranks, [&] {
       return eager::joined_facts({{eager::command_fact(command_of(p_.job))},
                                   eager::computing_facts(recipe(), p_.plan, p_.device),
                                   eager::weights_facts("train.init_from", recipe().train.init_from),

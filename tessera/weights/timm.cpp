@@ -51,9 +51,12 @@ std::string wrappers_of(const Opened& opened) {
 /// Our name of what is called differently.
 std::string ours_of(const std::string& name) {
   static const std::regex chunked(R"(^blocks\.\d+\.(\d+)\.(.*)$)");  // DINOv2: blocks.CHUNK.BLOCK
+  constexpr size_t kLongestName =
+      256;  // of a tensor that is known; std::regex takes stack for each character
   std::smatch found;
   std::string ours = name;
-  if (std::regex_match(name, found, chunked)) ours = concat("blocks.", found[1].str(), '.', found[2].str());
+  if (name.size() <= kLongestName && std::regex_match(name, found, chunked))
+    ours = concat("blocks.", found[1].str(), '.', found[2].str());
   for (const auto& [from, to] : {std::pair(".gamma_1", ".ls1.gamma"), std::pair(".gamma_2", ".ls2.gamma")}) {
     if (ours.starts_with("blocks.") && ours.ends_with(from)) {
       ours.replace(ours.size() - std::string_view(from).size(), std::string::npos, to);

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "tessera/arch/model.h"
+#include "tests/arch/small_config.h"
 #include "tests/error_text.h"
 
 namespace tessera::arch {
@@ -30,12 +31,8 @@ TEST(ResMlp, CountsAreTimms) {
 }
 
 TEST(ResMlp, NamesShapesAndInitialValues) {
-  ResMlpConfig config;
-  config.image_size = 48;  // 9 patches
-  config.width = 32;
-  config.mlp_width = 96;
-  config.depth = 2;
-  config.classes = 7;
+  const auto config = small<ResMlpConfig>(
+      {.image_size = 48, .patch_size = 16, .width = 32, .mlp_width = 96, .classes = 7});  // 9 patches
   std::map<std::string, ParameterSpec> found;
   for (const auto& spec : parameters(config)) found[spec.name] = spec;
   EXPECT_EQ(found.size(), 2U + 2 * 12 + 4);
@@ -58,14 +55,13 @@ TEST(ResMlp, NamesShapesAndInitialValues) {
 
 // By hand: one block of 2 channels and 4 tokens, fp32.
 TEST(ResMlp, KeptActivations) {
-  ResMlpConfig config;
-  config.image_size = 4;
-  config.patch_size = 2;
-  config.channels = 1;
-  config.width = 2;
-  config.mlp_width = 6;
-  config.depth = 1;
-  config.classes = 5;
+  const auto config = small<ResMlpConfig>({.image_size = 4,
+                                           .patch_size = 2,
+                                           .channels = 1,
+                                           .width = 2,
+                                           .depth = 1,
+                                           .mlp_width = 6,
+                                           .classes = 5});
   const auto kept = activations(config, 4);
   ASSERT_EQ(kept.units.size(), 3U);
   EXPECT_EQ(kept.units[0].all, 4 * 16);

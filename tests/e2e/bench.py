@@ -118,6 +118,9 @@ def nonsense_is_refused_in_one_line():
                 (("scaling", "--batch", 0), "[bench.scaling] --batch is 0: expected at least 1"),
                 (("scaling", "--rounds", 0), "[bench.scaling] --rounds is 0: expected at least 1"),
                 (("scaling", "--tensor", 3), "[bench.scaling] --tensor has 3, which divides none of --ranks: expected divisors of some of --ranks"),
+                (("scaling", "--set", "parallel.tensor=2"),
+                 "[bench.scaling] --set parallel.tensor is given, which sets the tensor-parallel degree of all rows: expected "
+                 "degrees in --tensor, such as --tensor 1,2; remove --set parallel.tensor"),
                 (("scaling", "--model", "nope"), 'unknown model "nope"'),
                 (("scaling", "--set", "model.image_size=17"), "image_size is 17 (--set model.image_size=17, [model]): expected a multiple of patch_size (16)")):
             refused = tessera("bench", *words, folder=folder)

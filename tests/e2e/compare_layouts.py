@@ -79,6 +79,7 @@ def bad_input():
                 (("ranks=1", "ranks=2", "missing.toml"), "missing.toml"),
                 (("ranks=1", "ranks=2", recipe, "more"), "--layouts takes one recipe, and 'more' is given as well"),
                 (("ranks=1", "ranks=2", recipe, "--steps", 0), "--steps"),
+                (("ranks=1", "ranks=2", recipe, "--tolerance", "nan"), "--tolerance: value 'nan' is invalid"),
                 (("ranks=1",), "--layouts"),
                 (("ranks=1", "ranks=2"), "[compare] the recipe is missing: expected two run folders")):
             run = compare(folder, *words)

@@ -127,6 +127,14 @@ def weights_page():
             left_out=["tessera eval vit.safetensors", "tessera predict vit.safetensors"])
 
 
+def parallel_page():
+    teaches("docs/parallel.md")
+
+
+def compare_layouts_page():
+    teaches("docs/compare_layouts.md", shortened("tessera train recipes/quickstart.toml --procs 2"))
+
+
 def readme():
     toml = next(text for text in blocks_of("README.md", "toml") if 'name = "flowers"' in text)
     with_data = "mkdir data && cp -r {} data/flowers && cp {} photo.jpg && cat > flowers.toml <<'END'\n{}END"
@@ -140,4 +148,4 @@ def readme():
 
 
 if __name__ == "__main__":
-    main(recipes_page, finetune_page, metrics_page, weights_page, readme)
+    main(recipes_page, finetune_page, metrics_page, weights_page, parallel_page, compare_layouts_page, readme)

@@ -210,9 +210,27 @@ def a_student_learns_from_a_teacher():
         check("[train.teacher] the teacher " in failed and " classes: expected 3, as its student" in failed, failed)
 
 
+def a_tensor_name_of_any_length_is_read():
+    """Names are matched by patterns; one of a megabyte must not exhaust the stack."""
+    from harness import check, scratch, settings, tessera, train
+
+    with scratch() as folder:
+        train(folder).done()
+        tessera("checkpoint", "export", "run", "weights.safetensors", folder=folder).done()
+        raw = (folder / "weights.safetensors").read_bytes()
+        length = int.from_bytes(raw[:8], "little")
+        header, data = json.loads(raw[8:8 + length]), raw[8 + length:]
+        del header["__metadata__"]
+        header["blocks.0.1." + "a" * 1_000_000] = {"dtype": "F32", "shape": [0], "data_offsets": [len(data), len(data)]}
+        text = json.dumps(header).encode()
+        (folder / "long.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+        run = tessera("eval", "long.safetensors", *settings(model__heads=2, data__source="fake:64"), folder=folder)
+        check(run.wait(60) in (0, 2), "a result or a refusal was expected:", run.process.returncode)
+
+
 if __name__ == "__main__":
     from harness import main
 
     main(files_are_evaluated_as_they_are, weights_without_a_classifier_have_features,
          weights_or_data_without_class_names_are_told, others_weights_arrive_unchanged, a_resumed_run_does_not_begin_again, a_linear_probe_changes_the_head_alone,
-         a_student_learns_from_a_teacher)
+         a_student_learns_from_a_teacher, a_tensor_name_of_any_length_is_read)

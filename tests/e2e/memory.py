@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory of real runs beside the formula that `tessera models` prints, and the step of a model larger than this machine.
 
-TESSERA_E2E_MEMORY: "small" the table of layouts, "10B" and "60B" one step of one rank of them, "pretend" (default) what
---pretend-world writes and refuses.
+TESSERA_E2E_MEMORY: "small" the table of layouts, "10B" and "60B" one step of one rank of them, "10B_tensor" of ViT-10B
+whose blocks are cut, "pretend" (default) what --pretend-world writes and refuses.
 """
 import os
 
@@ -116,6 +116,19 @@ def one_step(name, world, most_gib, parameters):
         check("nothing is trained or saved" in text, text)
 
 
+def ten_billion_over_tensor_groups():
+    """Rank 0 of tensor 4 x zero3 over 32: its peak is the predicted one within 10 %."""
+    with scratch() as folder:
+        words = settings(parallel__tensor=4, train__batch=128, train__batch_per_rank=1)
+        train(folder, "--pretend-world", 128, "--fake-data=1280", *words, recipe=SOURCE / "recipes/vit_10b.toml").done(1000)
+        found = summary(folder / "run")
+        measured, predicted = found["training_memory_bytes"], found["predicted_memory_bytes"]
+        print(f"  tensor 4 x zero3 over 32: {found['train_seconds']:.0f} s, measured {measured / 2**30:.2f} GiB, predicted "
+              f"{predicted / 2**30:.2f} GiB, {measured / predicted:.3f}", flush=True)
+        check(found["network"]["bytes_per_second"] > 0, found["network"])
+        check(0.9 <= measured / predicted <= 1.1, measured, predicted)
+
+
 def ten_billion():
     one_step("vit_10b", 128, 6, 10077917160)
 
@@ -132,6 +145,13 @@ def small_pretended_run():
         found = summary(folder / "run")
         check(found["pretended"] is True and found["steps"] == 2 and found["world_size"] == 8, found)
         check(found["communication"]["shard"]["reduce_scatter"]["calls"] == 2 * 4, found)
+        check(found["network"] == {"bytes_per_second": 25e9 / 8, "latency": 50e-6}, found["network"])
+        slow = train(folder, "--pretend-world", 8, "--pretend-gbits", 0.01, "--pretend-latency", 0, *settings(train__batch=64), run="slow")
+        slow.done()
+        slow = summary(folder / "slow")
+        check(slow["network"] == {"bytes_per_second": 1.25e6, "latency": 0}, slow["network"])
+        sent = sum(of["bytes_sent"] for of in slow["communication"]["shard"].values())  # as much is received
+        check(slow["train_seconds"] >= 0.9 * sent / 1.25e6, slow["train_seconds"], sent)
         for name in ("report.html", "checkpoints"):
             check(not (folder / "run" / name).exists(), name, "was written")
         for words, expected in (
@@ -141,6 +161,8 @@ def small_pretended_run():
                                          "--pretend-world"),
                 (("--pretend-world", 8, "--procs", 2), "[train] --pretend-world runs one process, but --procs asks for 2"),
                 (("--pretend-world", 8, "--resume"), "[train] --pretend-world cannot resume: it neither loads nor saves checkpoints"),
+                (("--pretend-world", 8, "--pretend-gbits", -1), "[train] --pretend-gbits is -1 and --pretend-latency 50: "
+                                                                "expected at least 0 for both"),
                 (("--pretend-world", 5), "expected a multiple of 5 ranks")):
             failed = train(folder, *words, run="refused")
             check(failed.wait() == 2, words, failed.text())
@@ -154,7 +176,7 @@ def small_pretended_run():
         check("8 (pretend)" in text and "dry run" in text, text)
 
 
-TESTS = {"pretend": (small_pretended_run,), "10B": (ten_billion,), "60B": (sixty_billion,),
+TESTS = {"pretend": (small_pretended_run,), "10B": (ten_billion,), "10B_tensor": (ten_billion_over_tensor_groups,), "60B": (sixty_billion,),
          "small": (the_quickstart_follows_the_formula, follows_the_formula, a_teacher_is_counted)}
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def refusals():
                  f'"tensor" of "blocks.0" is 3 ({folder}/three.json): expected a divisor of the 4 ranks of a stage'),
                 (settings(parallel__plan="nowhere.json"), f"cannot open {folder}/nowhere.json: No such file or directory (parallel.plan)"),
                 (settings(parallel__plan="two.json", parallel__tensor=4),
-                 'parallel.plan and parallel.tensor are both given, and lay out unit "blocks.0" differently')):
+                 'parallel.plan and parallel.tensor are both given, but "tensor" of unit "blocks.0" is 2 in the file (')):
             text = TINY_RESNET if "model.preset=resnet18" in words else None
             recipe = tiny_recipe(folder, text) if text else tiny_recipe(folder)
             run = train(folder, "--procs", 4, *words, "--dry-run", recipe=recipe)

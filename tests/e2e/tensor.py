@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of a run whose layers are cut over tensor groups: each gives the numbers of one rank."""
+"""The commands of a run whose layers are cut over tensor groups, or whose model over stages: each gives the numbers of one rank."""
 import json
 import struct
 import subprocess
@@ -10,6 +10,7 @@ from finetune import SMALL_VIT, read_safetensors, tensors_of
 from harness import check, check_same_losses, losses, main, scratch, settings, summary, tessera, train
 
 STRIDED = settings(parallel__tensor=2, parallel__tensor_adjacent="false")
+STAGES = settings(parallel__pipeline=2, parallel__tensor=2, parallel__micro_batches=2)
 STEPS = settings(train__steps=6, checkpoint__every_steps=3)
 
 
@@ -28,11 +29,11 @@ def check_close(found, expected, tolerance, *label):
     check(worst <= tolerance, *label, f"differ by {worst}, expected at most {tolerance}")
 
 
-def a_resharded_checkpoint_continues_as_the_saved_one():
+def a_resharded_checkpoint_continues_as_the_saved_one(layout=STRIDED):
     """Saved by 2 tensor x 2 data ranks, rewritten as 1 and 3 files, continued in the same layout: the same bits."""
     with scratch() as folder:
         average = settings(ema__decay=0.9)
-        train(folder, "--procs", 4, *STRIDED, *STEPS, *average, run="whole").done()
+        train(folder, "--procs", 4, *layout, *STEPS, *average, run="whole").done()
         whole = losses(folder / "whole")
         check([step for step, _ in whole] == [1, 2, 3, 4, 5, 6], whole)
         train(folder, *STEPS, *average, run="alone").done()
@@ -42,20 +43,20 @@ def a_resharded_checkpoint_continues_as_the_saved_one():
             tessera("checkpoint", "reshard", "whole", "--which", 3, "-o", place, "--ranks", files, folder=folder).done()
             step = place / "step_00000003"
             check(len(list(step.glob("shard-*"))) == files, list(step.iterdir()))
-            train(folder, "--procs", 4, *STRIDED, *STEPS, *average, "--resume", step, run=f"rest_{files}").done()
+            train(folder, "--procs", 4, *layout, *STEPS, *average, "--resume", step, run=f"rest_{files}").done()
             check_same_losses(losses(folder / f"rest_{files}"), whole[3:])
             check(tensors_of(folder / f"rest_{files}", folder) == tensors_of(folder / "whole", folder), "weights at the end")
             train(folder, *STEPS, *average, "--resume", step, run=f"alone_{files}").done()
             check_same_losses(losses(folder / f"alone_{files}"), whole[3:], 2e-5)
 
 
-def evaluations_and_exports_are_one_ranks():
+def evaluations_and_exports_are_one_ranks(layout=STRIDED):
     """eval with features, k-NN and linear probe, predict, export, and a run that begins with the exported weights."""
     with scratch() as folder:
         photos = make_image_folder(folder / "photos", images=21)
         keys = [*settings(data__source=f"folder:{photos}", train__batch=16, ema__decay=0.5, train__eval_every_epochs=0,
                           **{**SMALL_VIT, "model__classes": 2}), *STEPS]
-        train(folder, "--procs", 4, *STRIDED, *keys).done()
+        train(folder, "--procs", 4, *layout, *keys).done()
         expected = summary(folder / "run")
         out = {}
         for name, words in (("one", ()), ("two", ("--procs", 2)), ("four", ("--procs", 4)), ("three", ("--procs", 3))):
@@ -89,7 +90,7 @@ def evaluations_and_exports_are_one_ranks():
         check_close(*[sorted(one["probability"] for one in predictions) for predictions in said], 1e-5, "predictions")
         # And a run in a tensor layout begins with them, bit by bit.
         still = settings(train__init_from=folder / "weights.safetensors", optimizer__lr=0, schedule__name="constant")
-        train(folder, "--procs", 4, *STRIDED, *keys, *still, run="begun").done()
+        train(folder, "--procs", 4, *layout, *keys, *still, run="begun").done()
         check(tensors_of(folder / "begun", folder) == read_safetensors(folder / "weights.safetensors"), "weights on their way")
 
 
@@ -114,13 +115,13 @@ def statistics_of(run_dir):
     return found
 
 
-def statistics_and_trace_are_of_all_ranks():
+def statistics_and_trace_are_of_all_ranks(layout=STRIDED):
     """With layer decay, clipping, accumulation and a short last batch: the rows of one rank, and every rank's exchanges."""
     with scratch() as folder:
         keys = settings(run__statistics_every=3, run__trace="2:3", optimizer__layer_decay=0.8, train__clip=0.5,
                         train__accumulation=2, data__remainder="keep", data__source="fake:67")
         train(folder, *keys, run="one").done()
-        train(folder, "--procs", 4, *STRIDED, *keys, run="four").done()
+        train(folder, "--procs", 4, *layout, *keys, run="four").done()
         check_same_losses(losses(folder / "four"), losses(folder / "one"), 2e-5)
         one, four = statistics_of(folder / "one"), statistics_of(folder / "four")
         check(one.keys() == four.keys() and len(one) > 20, one.keys() ^ four.keys())
@@ -129,10 +130,13 @@ def statistics_and_trace_are_of_all_ranks():
         events = json.loads((folder / "four/trace.json").read_text())["traceEvents"]
         for rank in range(4):
             names = {event["name"] for event in events if event.get("pid") == rank and event.get("cat") == "communication"}
-            check(any(name.startswith("gather_rows blocks.1.mlp over axis tensor") for name in names), rank, names)
+            block = 1 if layout is STRIDED or rank > 1 else 0
+            check(any(name.startswith(f"gather_rows blocks.{block}.mlp over axis tensor") for name in names), rank, names)
+            sends = any(name.startswith("send activations of micro-batch 1 over rank") for name in names)
+            check(sends == (layout is STAGES and rank < 2), rank, names)
 
 
-def two_hundred_steps_follow_one_rank():
+def two_hundred_steps_follow_one_rank(layout=STRIDED):
     """2 tensor x 2 data ranks, dropout on, MNIST where it is: the loss of each step within 1e-4 of one rank's."""
     mnist = shared_data("mnist")
     images = settings(data__source=f"idx:{mnist}", data__mean="[0.13]", data__std="[0.31]", model__channels=1) if mnist else []
@@ -141,7 +145,7 @@ def two_hundred_steps_follow_one_rank():
                                    data__flip="false", model__image_size=28, model__patch_size=7, model__width=64,
                                    model__dropout=0.1, train__clip=1, optimizer__lr=0.002, schedule__warmup_steps=20)]
         train(folder, *keys, run="one").done()
-        train(folder, "--procs", 4, *STRIDED, *keys, run="four").done()
+        train(folder, "--procs", 4, *layout, *keys, run="four").done()
         one, four = losses(folder / "one"), losses(folder / "four")
         worst = max(abs(found - wanted) / wanted for (_, found), (_, wanted) in zip(four, one, strict=True))
         print(f"  {mnist or 'synthetic images'}: loss {one[0][1]:.3f} to {one[-1][1]:.3f}, at most {worst:.1e} apart", flush=True)
@@ -149,6 +153,15 @@ def two_hundred_steps_follow_one_rank():
         check_same_losses(four, one, 1e-4)
 
 
+def pipelines_do_all_of_that():
+    """2 stages, in each a tensor group of 2 ranks."""
+    two_hundred_steps_follow_one_rank(STAGES)
+    a_resharded_checkpoint_continues_as_the_saved_one(STAGES)
+    evaluations_and_exports_are_one_ranks(STAGES)
+    statistics_and_trace_are_of_all_ranks(STAGES)
+
+
 if __name__ == "__main__":
     main(two_hundred_steps_follow_one_rank, a_resharded_checkpoint_continues_as_the_saved_one, evaluations_and_exports_are_one_ranks,
-         a_student_in_tensor_groups_learns_from_a_teacher_of_one, statistics_and_trace_are_of_all_ranks)
+         a_student_in_tensor_groups_learns_from_a_teacher_of_one, statistics_and_trace_are_of_all_ranks,
+         pipelines_do_all_of_that)

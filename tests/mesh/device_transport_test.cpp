@@ -60,6 +60,18 @@ void run(int size, at::DeviceType type, std::atomic<int>* made, const std::funct
       body);
 }
 
+/// Rows of one rank alone, gathered and summed, in two messages each.
+void expect_unequal_rows(Mesh& mesh) {
+  Group& group = mesh.group("shard");
+  const std::vector<int64_t> counts = {0, 5, 0};
+  const at::Tensor rows = at::arange(20, at::kFloat).view({5, 4});
+  const int64_t own = counts.at(static_cast<size_t>(mesh.rank()));
+  PendingRows gather = group.gather_rows(rows.narrow(0, 0, own), counts, "rows");
+  PendingRows sum = group.sum_rows(rows * static_cast<double>(mesh.rank() + 1), counts, "rows");
+  EXPECT_TRUE(gather.wait().equal(rows));
+  EXPECT_TRUE(sum.wait().equal(rows.narrow(0, 0, own) * 6));
+}
+
 TEST(DeviceTransport, GathersAndReductionsGoThroughTheDevicesBackends) {
   std::atomic<int> made = 0;
   run(3, at::kCPU, &made, [](Mesh& mesh) {
@@ -75,6 +87,7 @@ TEST(DeviceTransport, GathersAndReductionsGoThroughTheDevicesBackends) {
       EXPECT_TRUE(gathered.view({3, 5}).equal(at::arange(3).to(at::kFloat).view({3, 1}).expand({3, 5})));
       EXPECT_TRUE(reduced.equal(at::full({100}, 6.0F)));
     }
+    expect_unequal_rows(mesh);
   });
   EXPECT_EQ(made, 6);  // of each rank one for gathers and one for exchanges; none of the world
 }
@@ -101,6 +114,7 @@ TEST(StagedTransport, GathersAndReductionsHaveTheSumsOfTheRanks) {
           EXPECT_TRUE(gathered.view({3, 5}).equal(at::arange(3).to(at::kFloat).view({3, 1}).expand({3, 5})));
           EXPECT_TRUE(reduced.equal(at::full({100}, 6.0F)));
         }
+        expect_unequal_rows(mesh);
       });
 }
 

@@ -337,6 +337,30 @@ TEST(Mesh, PretendRepeatsItsOwnShard) {
   EXPECT_EQ(mesh->group("shard").traffic().at("all_gather").bytes_sent, 127 * 16);
 }
 
+// Latency and bytes / rate, one message of a group behind the other.
+TEST(Mesh, PretendedMessagesTakeTime) {
+  using Clock = std::chrono::steady_clock;
+  const std::vector<mesh::Axis> axes = {{"shard", 4}, {"tensor", 2}};
+  const auto mesh = Mesh::pretend(0, axes, {}, {}, {.latency = 0.05, .bytes_per_second = 1e6});
+  at::Tensor of_four = at::empty({40'000}), more = at::empty({40'000}), of_two = at::empty({50'000});
+  const auto start = Clock::now();
+  const auto since = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  mesh::Pending first = mesh->group("shard").all_gather(of_four, at::ones({10'000}), "t");  // 120 kB arrive
+  mesh::Pending second = mesh->group("shard").all_gather(more, at::ones({10'000}), "t");
+  mesh::Pending other = mesh->group("tensor").all_gather(of_two, at::ones({25'000}), "t");  // 100 kB
+  EXPECT_FALSE(other.advance());
+  other.wait();
+  EXPECT_GE(since(), 0.1 + 0.05);
+  first.wait();
+  EXPECT_GE(since(), 0.12 + 0.05);
+  EXPECT_FALSE(second.advance());
+  second.wait();
+  EXPECT_GE(since(), 2 * 0.12 + 0.05);
+  EXPECT_LT(since(), 2 * 0.12 + 0.05 + 0.5)
+      << "messages of two groups wait for each other, or the machine stood still";
+  EXPECT_EQ(of_two.sum().item<float>(), 50'000.0F);
+}
+
 TEST(WholeTensors, AreBroadcastAndSummedInAnyDtypeAndSize) {
   for (const bool shared : {true, false}) {
     for (const int64_t world : {1, 2, 3}) {

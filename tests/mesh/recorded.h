@@ -38,6 +38,9 @@ class RecordingTransport : public mesh::Transport {
   mesh::Waiter all_to_all(at::Tensor output, at::Tensor input) override {
     return keep(mesh::Movement::kAllToAll, output, input, real_->all_to_all(output, input));
   }
+  mesh::Waiter exchange(at::Tensor output, at::Tensor input, const mesh::Splits& splits) override {
+    return keep(mesh::Movement::kExchange, output, input, real_->exchange(output, input, splits));
+  }
   void abort() override { real_->abort(); }
   const char* name() const override { return real_->name(); }
 

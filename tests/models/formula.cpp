@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "tessera/models/segmented_model.h"
+#include "tests/arch/small_config.h"
 
 namespace tessera::models::formula {
 namespace {
@@ -115,16 +116,8 @@ double tensor_error(const std::string& name, const at::Tensor& tensor, const nlo
 }
 
 arch::VitConfig small_vit() {
-  arch::VitConfig config;
-  config.image_size = 16;
-  config.patch_size = 4;
-  config.channels = 1;
-  config.width = 32;
-  config.depth = 3;
-  config.heads = 4;
-  config.mlp_width = 64;
-  config.classes = 10;
-  return config;
+  return arch::small_vit(
+      {.image_size = 16, .patch_size = 4, .channels = 1, .width = 32, .depth = 3, .mlp_width = 64}, 4);
 }
 
 arch::VitConfig vit_config_of(const nlohmann::json& description) {

@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "tests/arch/small_config.h"
 #include "tests/error_text.h"
 #include "tests/models/formula.h"
 
@@ -42,20 +43,12 @@ class SourceOf final : public checkpoint::TensorSource {
   checkpoint::Progress progress_;
 };
 
-arch::VitConfig small_vit() {
-  arch::VitConfig config;
-  config.image_size = 16;
-  config.patch_size = 8;
-  config.width = 24;
-  config.depth = 2;
-  config.heads = 2;
-  config.mlp_width = 48;
-  config.classes = 5;
-  return config;
-}
+constexpr arch::SmallSizes kSizes = {.image_size = 16, .width = 24, .mlp_width = 48, .classes = 5};
+
+arch::VitConfig two_heads() { return arch::small_vit(kSizes, 2); }
 
 arch::ModelConfig config_of(const std::string& name) {
-  arch::VitConfig vit = small_vit();
+  arch::VitConfig vit = two_heads();
   if (name == "fixed_positions") vit.position_embedding = arch::PositionEmbedding::kSinCos2d;
   if (name == "resnet") {
     arch::ResNetConfig config;
@@ -66,15 +59,7 @@ arch::ModelConfig config_of(const std::string& name) {
     config.batch_norm_sync = true;  // alone, over this process's samples
     return config;
   }
-  if (name == "resmlp") {
-    arch::ResMlpConfig config;
-    config.image_size = 16;
-    config.patch_size = 8;
-    config.width = 24;
-    config.depth = 2;
-    config.classes = 5;
-    return config;
-  }
+  if (name == "resmlp") return arch::small<arch::ResMlpConfig>(kSizes);
   return vit;
 }
 
@@ -105,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Alone, ::testing::Values("vit", "fixed_positi
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(AloneErrors, TensorsThatAreMissingOrOfAnotherShapeAreNamed) {
-  const arch::ModelConfig config = small_vit();
+  const arch::ModelConfig config = two_heads();
   const auto model = make_model(config);
   formula::fill(*model);
   const std::string expected =
@@ -127,7 +112,7 @@ TEST(AloneErrors, TensorsThatAreMissingOrOfAnotherShapeAreNamed) {
 }
 
 TEST(AloneErrors, WeightsWithoutAHead) {
-  arch::VitConfig config = small_vit();
+  arch::VitConfig config = two_heads();
   const auto model = make_model(config);
   formula::fill(*model);
   SourceOf source(*model);

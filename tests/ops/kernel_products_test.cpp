@@ -205,6 +205,30 @@ TYPED_TEST(ProductsOf, WeightsGradient) {
   }
 }
 
+// A gradient whose rows come in several calls is rounded once, as of one call.
+TYPED_TEST(ProductsOf, WeightsGradientOfRowsInParts) {
+  using T = typename TestFixture::T;
+  using Products = typename TestFixture::Products;
+  for (const Size& size : kSizes) {
+    if (size.k < 3) continue;
+    Guarded<T> gradient(size.k * size.rows), x(size.k * size.columns), out(size.rows * size.columns);
+    Guarded<float> sums(size.rows), waiting(Products::waiting_size(size.columns, size.rows));
+    fill(gradient, 1 / std::sqrt(size.k), 1);
+    fill(x, 1, 2);
+    const int64_t cut = size.k / 3;
+    for (const auto& [first, rows] :
+         {std::pair<int64_t, int64_t>(0, cut), {cut, 1}, {cut + 1, size.k - cut - 1}}) {
+      const RowsPart part{first == 0, first + rows == size.k, waiting.data()};
+      Products::weight_gradient(gradient.data() + first * size.rows, x.data() + first * size.columns, false,
+                                rows, size.columns, size.rows, out.data(), sums.data(), part);
+    }
+    expect_near(out, product(size, values(gradient), true, values(x), false), "weight's gradient", 2e-5);
+    Exact of_columns = zeros(size.rows);
+    for (int64_t i = 0; i < gradient.size(); ++i) at(of_columns, i % size.rows) += value(gradient[i]);
+    expect_near(sums, of_columns, "bias's gradient");
+  }
+}
+
 TYPED_TEST(ProductsOf, AnyThreadsAndAnyBatchAreTheSameBits) {
   using T = typename TestFixture::T;
   const Size size{301, 900, 130};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loss and whole gradients of one step of a small model in float64, under any plan, ranks as threads.
+// Loss and whole gradients of one step of a small model, under any plan, ranks as threads.
 #pragma once
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,12 +14,11 @@
 #include <vector>
 
 #include "tessera/arch/model.h"
+#include "tessera/base/error.h"
+#include "tessera/eager/state.h"
 #include "tessera/models/segmented_model.h"
-#include "tessera/parallel/tensor_group.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/spans.h"
-#include "tessera/shard/cut_parameters.h"
-#include "tessera/shard/sharded_model.h"
 #include "tessera/shard/whole_tensor.h"
 #include "tests/mesh/ranks.h"
 
@@ -30,57 +29,79 @@ struct StepResult {
   double loss = 0;                              // mean over the samples
   std::map<std::string, at::Tensor> gradients;  // float64, of whole tensors
   double square_sum = 0;                        // of the gradient, as the ranks sum it
-  std::map<std::string, int64_t> bytes_sent;    // by rank 0, by kind of collective, over its tensor groups
+  /// By rank, by kind of collective, over the groups of the plan.
+  std::vector<std::map<std::string, int64_t>> bytes_sent;
 };
 
 struct StepInput {
   arch::ModelConfig config;
   int64_t samples = 8;
-  int64_t micro_batches = 1;  // each of `samples` samples
-  at::ScalarType dtype = at::kDouble;
-  int64_t pieces = 1;  // of a cut layer's exchanges
+  int64_t micro_batches = 1;           // each of `samples` samples
+  at::ScalarType dtype = at::kDouble;  // or kFloat, kBFloat16
+  int64_t pieces = 1;                  // of a cut layer's exchanges
 };
+
+/// The training that such steps belong to. Batch: as many samples as fit `world` ranks, at least those of the
+/// input.
+inline recipe::Recipe recipe_of(const StepInput& input, int64_t world = 1) {
+  const auto& config = input.config;
+  const int64_t share = world * input.micro_batches;
+  const int64_t batch = (input.samples * input.micro_batches + share - 1) / share * share;
+  recipe::Recipe recipe = recipe::parse_recipe(
+      concat("[model]\nimage_size = ", config.image_size(), "\npatch_size = ", config.image_size(),
+             "\nwidth = 8\ndepth = 1\nheads = 1\nclasses = ", config.classes(),
+             "\n[data]\nsource = \"fake:96\"\nworkers = 1\n[train]\nsteps = 1\nbatch = ", batch,
+             "\naccumulation = ", input.micro_batches, "\n[schedule]\nwarmup_steps = 0\n"),
+      "step", ".", {});
+  recipe.model = config;
+  recipe.parallel.pieces = input.pieces;
+  recipe.precision.compute =
+      input.dtype == at::kBFloat16 ? recipe::Dtype::kBFloat16 : recipe::Dtype::kFloat32;
+  recipe.precision.reduce = recipe::Dtype::kFloat32;
+  return recipe;
+}
+
+/// Weights far from their initial values, where many gradients are tiny.
+inline void spread_weights(eager::TrainState& state) {
+  for (const auto& unit : state.sharded->units()) {
+    for (const shard::Shard& shard : unit->shards()) {
+      const auto& specs = state.model->specs();
+      arch::ParameterSpec spread = *std::ranges::find(specs, shard.name, &arch::ParameterSpec::name);
+      spread.init = arch::Init::kNormal;
+      spread.init_value = 0.2;
+      int64_t at = 0;
+      for (const Region& region : shard.regions) {
+        const at::Tensor values = at::empty({region.numel()}, at::kFloat);
+        models::initialise(spread, 17, region, values);
+        at::Tensor(shard.master).narrow(0, at, region.numel()).copy_(values);
+        at += region.numel();
+      }
+    }
+  }
+  state.sharded->parameters_changed();
+}
 
 /// One rank of a step.
 class StepRank {
  public:
-  StepRank(const StepInput& input, const plan::Plan& plan, mesh::Mesh& mesh)
-      : input_(input), mesh_(mesh), groups_(plan, mesh, input.pieces) {
-    model_ = models::make_model(input.config, mesh.world(), &groups_);
-    std::vector<shard::Segment> segments;
-    for (const models::Segment& segment : model_->segments()) {
-      const auto forward = [this, &segment](const at::Tensor& x) {
-        const at::Tensor y = segment.forward(x, context_);
-        context_.sums = nullptr;
-        return y;
-      };
-      const bool keeps = plan::unit_of(plan, segment.name).recompute == plan::Recompute::kKeepSums;
-      const auto repeat = [this, &segment, keeps]() -> shard::Segment::Forward {
-        context_.sums = std::make_shared<parallel::KeptSums>(parallel::KeptSums{.keeps = keeps});
-        return [&segment, then = context_](const at::Tensor& x) {
-          then.sums->is_again = true;
-          return segment.forward(x, then);
-        };
-      };
-      segments.push_back({segment.name, placed(segment), forward, segment.buffers, repeat, segment.rows});
-    }
-    const at::ScalarType wide = input.dtype == at::kDouble ? at::kDouble : at::kFloat;
-    sharded_ = std::make_unique<shard::ShardedModel>(std::move(segments), plan,
-                                                     shard::Precision{input.dtype, wide, wide, wide}, mesh);
-    initialise();
+  StepRank(const StepInput& input, const plan::Plan& plan, mesh::Mesh& mesh) : input_(input), mesh_(mesh) {
+    const recipe::Recipe recipe = recipe_of(input);
+    state_ = input.dtype == at::kDouble ? eager::assemble_in_float64(recipe, plan, mesh)
+                                        : eager::assemble(recipe, plan, mesh, /*with_optimizer=*/false);
+    spread_weights(*state_);
   }
 
   /// Adds this rank's part to the result. Ranks call it one after another.
   void add_to(StepResult& result, double loss) const {
     result.loss += loss;
-    for (const auto& unit : sharded_->units()) {
+    for (const auto& unit : state_->sharded->units()) {
       for (const shard::Shard& shard : unit->shards()) {
         at::Tensor& whole = result.gradients[shard.name];
         if (!whole.defined()) whole = at::full(shard.shape, std::nan(""), at::kDouble);
         shard::copy_to_whole(shard, shard.gradient, whole);
       }
     }
-    result.square_sum += sharded_->local_gradient_square_sum();
+    result.square_sum += state_->sharded->local_gradient_square_sum();
   }
 
   /// This rank's part of the mean loss.
@@ -91,32 +112,6 @@ class StepRank {
   }
 
  private:
-  shard::UnitParameters placed(const models::Segment& segment) const {
-    const parallel::TensorGroup* group = groups_.of(segment.name);
-    if (group == nullptr) return segment.parameters;
-    return shard::cut_parameters(segment.parameters, model_->specs(), group->size(), group->rank());
-  }
-
-  void initialise() {
-    for (const auto& unit : sharded_->units()) {
-      for (const shard::Shard& shard : unit->shards()) {
-        const auto spec = std::ranges::find(model_->specs(), shard.name, &arch::ParameterSpec::name);
-        int64_t at = 0;
-        for (const Region& region : shard.regions) {
-          const at::Tensor values = at::empty({region.numel()}, at::kFloat);
-          // Far from its initial values, where many gradients are tiny.
-          arch::ParameterSpec wide = *spec;
-          wide.init = arch::Init::kNormal;
-          wide.init_value = 0.2;
-          models::initialise(wide, 17, region, values);
-          at::Tensor(shard.master).narrow(0, at, region.numel()).copy_(values);
-          at += region.numel();
-        }
-      }
-    }
-    sharded_->parameters_changed();
-  }
-
   double micro_batch(int64_t index) {
     const int64_t all = input_.samples, ranks = mesh_.world_size();
     const int64_t begin = all * mesh_.rank() / ranks, end = all * (mesh_.rank() + 1) / ranks;
@@ -132,29 +127,26 @@ class StepRank {
                       .view(images[i].sizes());
       labels[i] = sample % config.classes();
     }
-    context_.training = true;
-    context_.key = 99;
-    context_.samples.clear();
-    for (int64_t i = begin; i < end; ++i) context_.samples.push_back(static_cast<uint64_t>(index * all + i));
-    context_.tensor_groups = groups_.exchange(context_.samples);
-    const at::Tensor logits = sharded_->forward(images.slice(0, begin, end).to(input_.dtype));
+    data::Batch batch;
+    for (int64_t i = begin; i < end; ++i) batch.samples.push_back(static_cast<uint64_t>(index * all + i));
+    eager::enter(*state_, batch, /*training=*/true, /*key=*/99);
+    const at::Tensor logits = state_->sharded->forward(images.slice(0, begin, end).to(input_.dtype));
     const at::Tensor loss =
         at::cross_entropy_loss(logits.to(at::kDouble), labels.slice(0, begin, end), {}, at::Reduction::Sum) /
         static_cast<double>(all * input_.micro_batches);
-    sharded_->backward(loss, index + 1 == input_.micro_batches);
+    state_->sharded->backward(loss, index + 1 == input_.micro_batches);
     return loss.item<double>();
   }
 
   const StepInput& input_;
   mesh::Mesh& mesh_;
-  parallel::TensorGroups groups_;
-  std::unique_ptr<models::SegmentedModel> model_;
-  models::ForwardContext context_;
-  std::unique_ptr<shard::ShardedModel> sharded_;
+  std::unique_ptr<eager::TrainState> state_;
 };
 
 inline StepResult step_of(const StepInput& input, const plan::Plan& plan) {
+  at::set_num_threads(1);
   StepResult result;
+  result.bytes_sent.resize(static_cast<size_t>(plan.world));
   std::mutex one_at_a_time;
   run_ranks(
       {{"stage", plan.world}},
@@ -164,17 +156,17 @@ inline StepResult step_of(const StepInput& input, const plan::Plan& plan) {
         const double loss = rank.run();
         const std::lock_guard lock(one_at_a_time);
         rank.add_to(result, loss);
-        if (mesh.rank() != 0) return;
+        auto& sent = result.bytes_sent[static_cast<size_t>(mesh.rank())];
         for (mesh::Group* group : mesh.groups()) {
-          for (const auto& [kind, traffic] : group->traffic()) result.bytes_sent[kind] += traffic.bytes_sent;
+          for (const auto& [kind, traffic] : group->traffic()) sent[kind] += traffic.bytes_sent;
         }
       },
       std::chrono::milliseconds(30'000), /*shared_memory=*/true, plan::spans_of(plan));
   return result;
 }
 
-/// The largest difference of a gradient, as a share of its unit's gradient norm: some gradients are zero but
-/// for rounding (a key's bias).
+/// The largest difference of a parameter's gradient (the norm of it), as a share of its unit's gradient norm:
+/// some gradients are zero but for rounding (a key's bias).
 inline double gradient_difference(const arch::ModelConfig& config, const StepResult& a, const StepResult& b) {
   std::map<std::string, double> norms;
   const auto specs = arch::parameters(config);
@@ -184,10 +176,9 @@ inline double gradient_difference(const arch::ModelConfig& config, const StepRes
   double most = 0;
   for (const auto& spec : specs) {
     if (spec.buffer) continue;
-    const double difference =
-        (a.gradients.at(spec.name) - b.gradients.at(spec.name)).abs().max().item<double>();
-    // Not max(): a gradient that nobody wrote is NaN.
-    if (!(difference / std::sqrt(norms[spec.unit]) <= most)) most = difference / std::sqrt(norms[spec.unit]);
+    const at::Tensor difference = a.gradients.at(spec.name) - b.gradients.at(spec.name);
+    const double share = difference.norm().item<double>() / std::sqrt(norms[spec.unit]);
+    if (!(share <= most)) most = share;  // not max(): a gradient that nobody wrote is NaN
   }
   return most;
 }

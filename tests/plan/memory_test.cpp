@@ -317,6 +317,22 @@ TEST(Memory, StatesFollowTheOptimizer) {
   }
 }
 
+// Of three pieces, two at once, the last leaves when the first has come, and nothing is held for the next
+// block. Buffers: 2 pieces that are sent and 2 that come, 2 bytes each.
+TEST(Memory, ThreePiecesLeaveBeforeTheNextUnitsGradients) {
+  const auto config = arch::vit_config("10B");
+  const int64_t ranks = 128, block = 314639360;  // 12 width^2 + 13 width; a rank's slice: 2458120
+  const auto gathered = [&](int64_t piece) {     // of a rank's slice
+    CostInputs inputs = kBf16;
+    inputs.reduce_bytes = 2;
+    inputs.piece_values = piece * ranks;
+    inputs.pieces_at_once = 2;
+    return predict_memory(config, uniform_plan(config, ranks, Level::kZero3, true, 1), inputs, 8).gathered;
+  };
+  const int64_t third = 819374, quarter = 614530;
+  EXPECT_EQ(gathered(quarter) - gathered(third), 2.0 * block - 8.0 * ranks * (third - quarter));
+}
+
 TEST(Memory, RefusesAPlanOfAnotherModel) {
   const auto message = [](const Plan& plan) {
     try {

@@ -63,6 +63,34 @@ TEST(Models, JsonHoldsWhatTheFormulasSay) {
   EXPECT_EQ(list[0]["memory_bytes"], memory.total());
 }
 
+/// A quarter of the blocks' state over groups of 4 ranks, as the plan's own formula has it.
+TEST(Models, TensorGroupsHoldPartsOfBlocks) {
+  ModelsQuery query;
+  query.ranks = query.tensor = 4;
+  query.level = plan::Level::kReplicate;
+  query.name = "S/16";
+  query.json = true;
+  const auto found = nlohmann::json::parse(printed(query))[0];
+  EXPECT_EQ(found["tensor"], 4);
+  const auto config = arch::vit_config("S/16");
+  int64_t held =
+      0;  // values: of every cut parameter a part, S/16 having 6 heads of which the fullest rank has 2
+  for (const auto& spec : arch::parameters(config)) {
+    if (spec.buffer) continue;
+    const bool heads = spec.is_cut() && spec.cut.items == 6;
+    held += !spec.is_cut() ? spec.numel() : heads ? spec.numel() / 3 : spec.numel() / 4;
+  }
+  const auto bytes = found["states_bytes"].get<double>();  // weights and two moments
+  EXPECT_NEAR(bytes, 12.0 * static_cast<double>(held), 1e-3 * bytes);
+  // Of the ladder, models that cannot be cut are left out.
+  query.name = std::nullopt;
+  query.json = false;
+  const std::string table = printed(query);
+  EXPECT_EQ(table.find("resnet"), std::string::npos);
+  EXPECT_NE(table.find("resmlp_24_224 "), std::string::npos);
+  EXPECT_NE(table.find("4 ranks, tensor-parallel groups of 4, replicate"), std::string::npos) << table;
+}
+
 TEST(Models, Errors) {
   const auto message = [](const ModelsQuery& query) {
     try {
@@ -84,6 +112,14 @@ TEST(Models, Errors) {
   query = {};
   query.batch = 0;
   EXPECT_EQ(message(query), "[cli.models] --batch is 0: expected at least 1");
+  query = {};
+  query.ranks = 8;
+  query.tensor = 3;
+  EXPECT_EQ(message(query), "[cli.models] --tensor is 3: expected a divisor of --ranks 8");
+  query.tensor = 2;
+  query.name = "resnet50";
+  EXPECT_EQ(message(query),
+            "[cli.models] --tensor is 2, but tensor parallelism cuts nothing of resnet50: expected 1");
 }
 
 }  // namespace

@@ -157,6 +157,11 @@ TEST(PlanJson, ErrorsNameFileAndFault) {
     return error.substr(prefix.size());
   };
   EXPECT_EQ(message("{", "["), "not valid JSON at byte 13 (p.json)");
+  EXPECT_EQ(message("\"world\": 2", "\"world\": 2, \"world\": 3"),
+            "the key \"world\" is given twice (p.json): expected each key of an object once");
+  EXPECT_EQ(message("\"name\": \"stem\"", "\"name\": \"stem\", \"name\": \"x\""),
+            "the key \"name\" is given twice (p.json): expected each key of an object once");
+  EXPECT_EQ(message("{", std::string("\0{", 2)), "not valid JSON at byte 1 (p.json)");
   EXPECT_EQ(message("\"world\": 2", "\"world\": 1e999"), "a number is beyond the range of a double (p.json)");
   EXPECT_EQ(message("\"world\"", "\"wrold\""),
             "a plan has the unknown key \"wrold\" (p.json); did you mean \"world\"?");

@@ -5,6 +5,7 @@
 #include "tessera/arch/cut.h"
 #include "tessera/plan/memory.h"
 #include "tessera/plan/traffic.h"
+#include "tests/arch/small_config.h"
 #include "tests/error_text.h"
 
 namespace tessera::plan {
@@ -20,16 +21,11 @@ constexpr CostInputs kFullWidth{4, 4}, kHalfWidth{2, 4};
 constexpr double kStemValues = 72, kCutValues = 684, kRowsValues = 48,
                  kHeadValues = 44;  // the head padded to 4 ranks
 
+constexpr arch::SmallSizes kSizes = {
+    .image_size = 4, .patch_size = 2, .channels = 1, .width = 8, .mlp_width = 64, .classes = 3};
+
 arch::VitConfig two_heads() {
-  arch::VitConfig config;
-  config.image_size = 4;
-  config.patch_size = 2;
-  config.channels = 1;
-  config.width = 8;
-  config.depth = 2;
-  config.heads = 2;
-  config.mlp_width = 64;
-  config.classes = 3;
+  arch::VitConfig config = arch::small_vit(kSizes, 2);
   config.class_token = false;
   config.pool = arch::Pool::kAverage;
   return config;
@@ -91,6 +87,20 @@ TEST(TensorMemory, GatheredUnits) {
                 2 * kCutValues + 2 * slices + 2 * one_parameter);
 }
 
+// In bf16 pieces add up the gradients of an MLP's halves, 32 x 8 each, in fp32. One image is one piece.
+TEST(TensorMemory, SumsOfPieces) {
+  const Plan plan = cut_plan(two_heads(), 4, {2, true}, true);
+  const auto gathered = [&](const CostInputs& inputs, int64_t images) {
+    return predict_memory(two_heads(), plan, inputs, images).gathered;
+  };
+  for (const CostInputs& inputs : {kFullWidth, kHalfWidth}) {
+    CostInputs in_pieces = inputs;
+    in_pieces.tensor_pieces = true;
+    EXPECT_EQ(gathered(in_pieces, 1), gathered(inputs, 1));
+    EXPECT_EQ(gathered(in_pieces, 2) - gathered(inputs, 2), inputs.compute_bytes == 2 ? 2 * 4 * (32 * 8) : 0);
+  }
+}
+
 // One image, fp32. Own rows: the inputs of both norms (2 x 8 values, 4 statistics). Rows of both samples of
 // the group: queries, keys, values and output of one head (16), 32 hidden units, 1 logarithm of the softmax;
 // gathered inputs 2 x 8.
@@ -129,14 +139,8 @@ TEST(TensorMemory, ActivationsOfTheLastBlockWhoseHeadReadsOneToken) {
 }
 
 TEST(TensorMemory, ActivationsOfAResMlp) {
-  arch::ResMlpConfig config;
-  config.image_size = 4;
-  config.patch_size = 2;
-  config.channels = 1;
-  config.width = 8;
+  auto config = arch::small<arch::ResMlpConfig>(kSizes);
   config.depth = 1;
-  config.mlp_width = 64;
-  config.classes = 3;
   const std::vector<arch::TensorShare> shares(3, {.degree = 2, .index = 0, .keeps_gathered = true});
   // Own: the input, what the token layer read and made, the sum, what the MLP made. Of both samples: what the
   // MLP read, 32 hidden units before and after GELU.

@@ -64,6 +64,8 @@ TEST(Groups, ErrorsSayWhatIsWrong) {
   EXPECT_EQ(error("head"), wanted("head", "nothing after the pattern"));
   EXPECT_EQ(error(" : freeze"), wanted(" : freeze", "no pattern"));
   EXPECT_EQ(error("a: lr=1"), wanted("a: lr=1", "\"lr=\""));
+  EXPECT_EQ(error("[" + std::string(1'000'000, '1') + "-1]: freeze"),
+            wanted("[" + std::string(39, '1') + "...", "a pattern of 1000004 characters"));
   EXPECT_EQ(error("a: freeze=1"), wanted("a: freeze=1", "\"freeze=\""));
   EXPECT_EQ(error("a: lr_scale"), wanted("a: lr_scale", "\"lr_scale\""));
   for (const char* bad : {"", "x", "-1", "1001", "nan", "1x"}) {

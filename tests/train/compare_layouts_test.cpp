@@ -348,6 +348,14 @@ TEST(CompareLayouts, RefusesWhatCannotBeCompared) {
   EXPECT_NE(refused.find("training does not support \"micro_batches\" 2"), std::string::npos) << refused;
 }
 
+TEST(CompareLayouts, Float64ReplacesFp8AndSaysSo) {
+  const auto notes = [](const std::string& b) { return compare("ranks=1", b, in_float64()).notes; };
+  EXPECT_EQ(notes("ranks=1"), std::vector<std::string>{});
+  EXPECT_EQ(notes("ranks=1,precision.linear=fp8"),
+            std::vector<std::string>{
+                "precision.linear = fp8 has no effect: with --float64 all layers compute in float64"});
+}
+
 TEST(CompareLayouts, Float64DoesNotCoverBatchNorm) {
   const std::string text = error_text([] { compare_resnet("ranks=1", "ranks=2", in_float64()); });
   EXPECT_TRUE(text.starts_with("[compare.layouts] --float64 does not cover BatchNorm")) << text;
@@ -378,8 +386,18 @@ TEST(ReadLayout, NamesWhatIsWrong) {
   EXPECT_NE(of_other.find(other.path()), std::string::npos) << of_other;
 }
 
+TEST(ReadLayout, NamesWhatIsWrongWithRanksAndFolders) {
+  const auto text = [](const std::string& layout) {
+    return error_text([&] { read_layout(layout, recipe_with()); });
+  };
+  EXPECT_EQ(text("ranks=1,ranks=2"), "[compare.layouts] layout 'ranks=1,ranks=2' gives ranks twice");
+  const std::string folder = ::testing::TempDir();
+  EXPECT_EQ(text(folder), concat("[compare.layouts] there is no plan.json in the folder of layout '", folder,
+                                 "': expected the folder of a run"));
+}
+
 TEST(ReadLayout, SeparatesSettings) {
-  const Layout commas = read_layout("ranks=4, shard.level=zero2,shard.ranks=2", recipe_with());
+  const Layout commas = read_layout("ranks = 4, shard.level = zero2,shard.ranks=2", recipe_with());
   EXPECT_EQ(commas.plan.world, 4);
   EXPECT_EQ(commas.plan.units[0].level, plan::Level::kZero2);
   EXPECT_EQ(commas.plan.units[0].shard, 2);

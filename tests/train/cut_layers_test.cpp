@@ -22,7 +22,7 @@ CutTraining train_cut(const std::string& optimizer, int64_t world, int64_t tenso
     if (unit.name.starts_with("blocks.")) unit.layout = {tensor, adjacent};
   CutTraining result;
   testing::run_ranks(
-      mesh_axes(recipe, world),
+      mesh_axes(recipe, make_plan(recipe, world)),
       [&](mesh::Mesh& mesh) {
         const auto state = assemble(recipe, plan, mesh, true);
         Curve curve;

@@ -75,5 +75,31 @@ TEST(JudgeLayouts, UpdatesFromRoundingErrorsAreExplained) {
   EXPECT_EQ(report.first_difference()->index, std::vector<int64_t>{1});
 }
 
+/// Two gradients of rounding errors, of which those of the first step differ; the second update follows both.
+TEST(JudgeLayouts, RoundingErrorsOfEarlierStepsExplainUpdatesThroughMoments) {
+  const auto steps = [](double gradient, double weight) {
+    const auto of = [](int64_t step, TensorKind kind, double value) {
+      return RecordedTensor{step, kind, "norm.bias", at::tensor({1.0, value}, at::kDouble), ""};
+    };
+    return std::vector{of(1, TensorKind::kInitialWeight, 0), of(1, TensorKind::kGradient, gradient),
+                       of(1, TensorKind::kWeight, 0), of(2, TensorKind::kGradient, 1e-9),
+                       of(2, TensorKind::kWeight, weight)};
+  };
+  EXPECT_EQ(judged(steps(2e-9, -0.01), steps(-2e-9, 0.01)).differing(), 0);
+  EXPECT_EQ(judged(steps(2e-9, -0.01), steps(2e-9, 0.01)).differing(), 1);
+}
+
+/// LAMB scales every update by the norm of the tensor's, here of rounding errors that have one element alike.
+TEST(JudgeLayouts, RoundingErrorsOfATensorExplainUpdatesOfItsElements) {
+  const auto step = [](double other, double weight) {
+    return std::vector{recorded(TensorKind::kInitialWeight, "norm.bias", at::tensor({0.0, 0.0}, at::kDouble)),
+                       recorded(TensorKind::kGradient, "norm.weight", at::ones({2}, at::kDouble)),
+                       recorded(TensorKind::kGradient, "norm.bias", at::tensor({1e-9, other}, at::kDouble)),
+                       recorded(TensorKind::kWeight, "norm.bias", at::tensor({weight, 0.0}, at::kDouble))};
+  };
+  EXPECT_EQ(judged(step(1e-9, 0.01), step(-1e-9, 0.02)).differing(), 0);
+  EXPECT_EQ(judged(step(1e-9, 0.01), step(1e-9, 0.02)).differing(), 1);
+}
+
 }  // namespace
 }  // namespace tessera::train

@@ -13,6 +13,7 @@
 #include "tessera/loop/loop.h"
 #include "tessera/loop/saver.h"
 #include "tessera/mesh/mesh.h"
+#include "tessera/plan/spans.h"
 
 namespace tessera::train {
 
@@ -39,7 +40,9 @@ inline Evaluation evaluate(TrainState& state, const data::Source& source, const 
                            const EvaluateOptions& options, mesh::Mesh& mesh) {
   StateEvaluator evaluator(state);
   MeshWorld world(mesh);
-  return loop::evaluate(evaluator, source, state.recipe.data.transform, loader, options, world);
+  data::LoaderOptions placed = loader;
+  placed.tensor_spans = plan::tensor_spans(state.plan);
+  return loop::evaluate(evaluator, source, state.recipe.data.transform, placed, options, world);
 }
 
 inline std::filesystem::path save_state(TrainState& state, mesh::Mesh& mesh,

@@ -15,7 +15,8 @@ namespace {
 using eager::use_any_ranks;
 
 std::string axes_text(const std::vector<std::string>& sets, int64_t world, int64_t rank) {
-  return mesh::Mesh::pretend(rank, mesh_axes(make_recipe(sets), world))->describe();
+  const recipe::Recipe recipe = make_recipe(sets);
+  return mesh::Mesh::pretend(rank, mesh_axes(recipe, make_plan(recipe, world)))->describe();
 }
 
 TEST(ParallelRecipe, KeysAndRulesMakeThePlan) {
@@ -58,8 +59,9 @@ TEST(ParallelRecipe, AxesAddNoGroups) {
       const recipe::Recipe recipe = make_recipe({"parallel.tensor=2", concat("shard.level=", level),
                                                  concat("parallel.tensor_adjacent=", adjacent),
                                                  concat("shard.units=stem=zero3+ranks2")});
-      const std::vector<plan::Span> spans = plan::spans_of(make_plan(recipe, 8));
-      const auto with = mesh::Mesh::pretend(0, mesh_axes(recipe, 8), spans);
+      const plan::Plan plan = make_plan(recipe, 8);
+      const std::vector<plan::Span> spans = plan::spans_of(plan);
+      const auto with = mesh::Mesh::pretend(0, mesh_axes(recipe, plan), spans);
       EXPECT_EQ(with->groups().size(), spans.size() + 1) << level << adjacent;  // and all ranks
     }
   }
@@ -95,18 +97,91 @@ TEST_F(PlanFile, MayNotContradictRulesOrTheTensorDegree) {
   EXPECT_EQ(error_text([&] {
               make_plan(make_recipe({set, "parallel.tensor=4"}), 8);
             }),
-            concat("[train.plan] parallel.plan and parallel.tensor are both given, and lay out unit "
-                   "\"blocks.0\" differently (",
-                   path_.string(), "): expected only one of them; remove parallel.tensor, or parallel.plan"));
-  EXPECT_EQ(error_text([&] {
-              make_plan(make_recipe({set, "shard.units=head=zero1"}), 8);
-            }),
-            concat("[train.plan] parallel.plan and shard.units are both given, and lay out unit \"blocks.0\" "
-                   "differently (",
-                   path_.string(), "): expected only one of them; remove shard.units, or parallel.plan"));
+            concat("[train.plan] parallel.plan and parallel.tensor are both given, but \"tensor\" of unit "
+                   "\"blocks.0\" is 2 in the file (",
+                   path_.string(),
+                   ") and 4 by the keys shard.* and parallel.*: expected only one of them; remove "
+                   "parallel.tensor, or parallel.plan"));
+  EXPECT_EQ(
+      error_text([&] {
+        make_plan(make_recipe({set, "shard.units=head=zero1"}), 8);
+      }),
+      concat("[train.plan] parallel.plan and shard.units are both given, but \"tensor\" of unit "
+             "\"blocks.0\" is 2 in the file (",
+             path_.string(),
+             ") and 1 by the keys shard.* and parallel.*: expected only one of them; remove shard.units, "
+             "or parallel.plan"));
+  const std::string recomputes =
+      write(make_plan(make_recipe({"parallel.tensor=2", "shard.recompute=true"}), 8));
+  const std::string text = error_text([&] { make_plan(make_recipe({recomputes, "parallel.tensor=2"}), 8); });
+  EXPECT_NE(text.find("but \"recompute\" of unit \"blocks.0\" is all in the file ("), std::string::npos)
+      << text;
   EXPECT_EQ(
       error_text([&] { make_plan(make_recipe({set}), 4); }),
       concat("[plan.read_plan] \"world\" is 8 (", path_.string(), "): expected 4, the ranks of this run"));
+}
+
+// Before a dry run has said that all is well.
+TEST_F(PlanFile, IsRefusedWhereTrainingDoesNotSupportIt) {
+  plan::Plan plan = make_plan(make_recipe(), 2);
+  plan.units[0].recompute = plan::Recompute::kAll;
+  const std::string set = write(plan);
+  EXPECT_EQ(
+      error_text([&] { make_plan(make_recipe({set}), 2); }),
+      concat("[train.plan] training does not support \"recompute\" \"all\" of unit \"stem\" of the plan yet "
+             "(",
+             path_.string(), "): expected \"none\""));
+}
+
+TEST_F(PlanFile, ThatIsMissingIsNamedWithAWayOut) {
+  EXPECT_EQ(
+      error_text([] { make_plan(make_recipe({"parallel.plan=/nowhere/p.json"}), 2); }),
+      "[file.open] cannot open /nowhere/p.json: No such file or directory (parallel.plan); set it to a plan "
+      "file: a run that used one has the same plan in its plan.json");
+}
+
+using Lines = std::vector<std::string>;
+
+TEST_F(PlanFile, KeysBesideItAreNamed) {
+  const std::string set = write(make_plan(make_recipe({"parallel.tensor=2", "shard.level=zero2"}), 8));
+  const auto warnings = [&](Lines sets) {
+    sets.push_back(set);
+    const recipe::Recipe recipe = make_recipe(sets);
+    return layout_warnings(recipe, make_plan(recipe, 8));
+  };
+  const std::string why = concat(" no effect: parallel.plan decides the layout (", path_.string(), ")");
+  EXPECT_EQ(warnings({}), Lines{});
+  EXPECT_EQ(warnings({"parallel.tensor=2", "shard.level=zero2"}), Lines{}) << "they agree";
+  EXPECT_EQ(warnings({"shard.level=zero1"}), Lines{"shard.level has" + why});
+  EXPECT_EQ(warnings({"shard.ranks=3", "parallel.keep_gathered=false"}),
+            Lines{"shard.ranks, parallel.keep_gathered have" + why});
+  EXPECT_EQ(warnings({"parallel.pieces=4"}), Lines{}) << "the file says nothing of pieces";
+  EXPECT_EQ(warnings({"shard.level=zero1", "distill.teacher=somewhere"}), Lines{}) << "the teacher's";
+}
+
+TEST(ParallelRecipe, KeysOfTensorParallelismWithoutItAreNamed) {
+  const auto warnings = [](const Lines& sets) {
+    const recipe::Recipe recipe = make_recipe(sets);
+    return layout_warnings(recipe, make_plan(recipe, 4));
+  };
+  const std::string why = " no effect: parallel.tensor is 1, and no rule of shard.units has tensorN";
+  EXPECT_EQ(warnings({}), Lines{});
+  EXPECT_EQ(warnings({"parallel.pieces=4"}), Lines{"parallel.pieces has" + why});
+  EXPECT_EQ(warnings({"parallel.tensor_adjacent=false", "parallel.keep_gathered=false"}),
+            Lines{"parallel.tensor_adjacent, parallel.keep_gathered have" + why});
+  EXPECT_EQ(warnings({"parallel.pieces=4", "shard.units=blocks.0=tensor2"}), Lines{});
+}
+
+// Where its keys make groups that the student's plan does not have.
+TEST(ParallelRecipe, ATeachersGroupsAreAmongThoseOfTheMesh) {
+  const recipe::Recipe plain =
+      make_recipe({"parallel.tensor=4", "shard.units=stem=replicate, head=replicate"});
+  plan::Plan plan = make_plan(plain, 4);
+  const auto has_pairs = [&](const recipe::Recipe& recipe) {
+    return std::ranges::count(mesh_spans(recipe, plan), plan::Span{1, 2}) > 0;
+  };
+  EXPECT_FALSE(has_pairs(make_recipe({"shard.ranks=2"})));
+  EXPECT_TRUE(has_pairs(make_recipe({"shard.ranks=2", "distill.teacher=somewhere"})));
 }
 
 // What an evaluation makes of the recipe of a training.

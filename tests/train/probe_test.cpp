@@ -12,12 +12,13 @@ namespace {
 Features features_of(int64_t world, const std::vector<std::string>& units, int64_t tensor = 1) {
   at::set_num_threads(1);
   Features result;
-  const recipe::Recipe recipe = make_recipe({"data.source=fake:101", concat("parallel.tensor=", tensor)});
+  const recipe::Recipe recipe = make_recipe({"data.source=fake:98", concat("parallel.tensor=", tensor)});
   run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
     const auto state = assemble(recipe, plan, mesh, false);
     const auto source = data::open_source(recipe.data.source, "val", source_options(recipe));
     Log log(false);
-    const auto loader = loader_options(recipe, launch::Ranks{}, 1, log);
+    auto loader = loader_options(recipe, launch::Ranks{}, 1, log);
+    loader.tensor_spans = plan::tensor_spans(plan);
     const Features found = extract_features(*state, *source, loader, 8, units, mesh);
     EXPECT_EQ(found.values.defined(), mesh.rank() == 0);
     if (mesh.rank() == 0) result = found;
@@ -40,7 +41,7 @@ TEST(Features, AreTheSameOnAnyRanks) {
   EXPECT_EQ(expected.units.at("blocks.1").size(2), 24);
   EXPECT_EQ(expected.units.at("head").sizes(), (std::vector<int64_t>{samples, 7}));
   for (const auto& [world, tensor] :
-       std::vector<std::pair<int64_t, int64_t>>{{2, 1}, {3, 1}, {3, 3}, {4, 2}}) {
+       std::vector<std::pair<int64_t, int64_t>>{{2, 1}, {3, 1}, {3, 3}, {4, 2}, {6, 3}}) {
     SCOPED_TRACE(concat(world, " ranks, tensor ", tensor));
     const Features found = features_of(world, {"blocks.1", "head"}, tensor);
     EXPECT_TRUE(found.labels.equal(expected.labels));

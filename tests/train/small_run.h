@@ -190,7 +190,7 @@ inline void train_with_factors(TrainState& state, mesh::Mesh& mesh, int64_t unti
 inline void run_plan_ranks(const recipe::Recipe& recipe, int64_t world,
                            const std::function<void(mesh::Mesh&, const plan::Plan&)>& body) {
   const plan::Plan plan = make_plan(recipe, world);
-  mesh::ThreadRanks ranks{mesh_axes(recipe, world), plan::spans_of(plan)};
+  mesh::ThreadRanks ranks{mesh_axes(recipe, plan), mesh_spans(recipe, plan)};
   ranks.timeout = std::chrono::seconds(30);
   ranks.links = plan::links_of(plan);
   mesh::run_on_thread_ranks(ranks, [&](mesh::Mesh& mesh) { body(mesh, plan); });

@@ -32,6 +32,7 @@ Sent sent(mesh::Mesh& mesh, const plan::Plan& layout) {
     (tensor.contains(group) ? all.samples : all.step.gathered) += bytes("all_gather");
     all.step.reduced += bytes("reduce_scatter");
     all.step.exchanged += bytes("gather_rows") + bytes("sum_rows");
+    all.step.passed += bytes("send");
   }
   return all;
 }
@@ -51,15 +52,17 @@ std::vector<Sent> sent_in_two_steps(const recipe::Recipe& recipe, int64_t world)
     const double compared = nothing.step.gathered - before.step.gathered;
     all[static_cast<size_t>(mesh.rank())] = {
         {after.step.gathered - nothing.step.gathered - compared, after.step.reduced - nothing.step.reduced,
-         after.step.exchanged - nothing.step.exchanged},
+         after.step.exchanged - nothing.step.exchanged, after.step.passed - nothing.step.passed},
         after.samples - nothing.samples};
   });
   return all;
 }
 
 plan::StepTraffic predicted(const recipe::Recipe& recipe, int64_t world) {
-  return plan::step_traffic(recipe.model, make_plan(recipe, world), cost_inputs(recipe, world),
-                            recipe.train.accumulation, recipe::resolve_batch(recipe.train, world).per_rank);
+  const plan::Plan layout = make_plan(recipe, world);
+  const recipe::BatchSizes sizes = batch_sizes(recipe, layout);
+  return plan::step_traffic(recipe.model, layout, cost_inputs(recipe, world), sizes.accumulation,
+                            sizes.per_rank);
 }
 
 class StepTraffic : public ::testing::TestWithParam<std::string> {};
@@ -107,6 +110,56 @@ TEST(HybridTraffic, IsWhatAStepSends) {
     }
   }
 }
+
+/// Bytes in a step that a rank sends over one boundary besides activations: the notes, their length, a shape.
+double note_bytes(const plan::Plan& layout, const recipe::BatchSizes& sizes) {
+  return static_cast<double>(8 * (1 + layout.micro_batches * (5 + 4 * sizes.per_rank) + 10));
+}
+
+class PipelineTraffic : public ::testing::TestWithParam<std::string> {};
+
+// The stage that sends most, by the prediction and by count; and what each stage passes on.
+TEST_P(PipelineTraffic, IsWhatAStepSends) {
+  at::set_num_threads(1);
+  const std::vector<std::vector<std::string>> schedules = {
+      {"parallel.schedule=gpipe", "parallel.micro_batches=3"},
+      {"parallel.micro_batches=4"},
+      {"parallel.micro_batches=1"},
+      {"parallel.schedule=interleaved", "parallel.virtual_stages=2", "parallel.micro_batches=4"}};
+  for (const auto& schedule : schedules) {
+    for (const auto& [precision, reduce] : kPrecisions) {
+      SCOPED_TRACE(concat(join(schedule, ", "), ", ", precision, ", ", reduce));
+      std::vector<std::string> sets = {"parallel.pipeline=2", "shard.level=" + GetParam(),
+                                       concat("precision.compute=", precision),
+                                       concat("precision.reduce=", reduce)};
+      sets.insert(sets.end(), schedule.begin(), schedule.end());
+      const recipe::Recipe recipe = make_recipe(sets);
+      const plan::Plan layout = make_plan(recipe, 4);
+      const recipe::BatchSizes sizes = batch_sizes(recipe, layout);
+      const plan::StepTraffic expected = predicted(recipe, 4);
+      plan::StepTraffic most;
+      const std::vector<Sent> all = sent_in_two_steps(recipe, 4);
+      for (size_t rank = 0; rank < all.size(); ++rank) {
+        const int64_t stage = plan::stage_of(layout, static_cast<int64_t>(rank));
+        plan::StepTraffic one = all[rank].step;
+        // Boundaries behind a part of the stage that the model goes on after.
+        const auto boundaries = static_cast<double>(layout.virtual_stages - (stage == 1 ? 1 : 0));
+        one.passed -= 2 * boundaries * note_bytes(layout, sizes);
+        const auto images = static_cast<double>(2 * sizes.per_rank * sizes.accumulation);
+        const int64_t compute_bytes = cost_inputs(recipe, 4).compute_bytes;
+        EXPECT_EQ(one.passed, images * passed_per_image(recipe.model, layout, stage, compute_bytes));
+        EXPECT_EQ(one.exchanged, 0);
+        if (one.total() > most.total()) most = one;
+      }
+      EXPECT_EQ(most.gathered, 2 * expected.gathered);
+      EXPECT_EQ(most.reduced, 2 * expected.reduced);
+      EXPECT_EQ(most.passed, 2 * expected.passed);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Levels, PipelineTraffic, ::testing::Values("replicate", "zero1", "zero2", "zero3"),
+                         [](const auto& info) { return info.param; });
 
 /// Bytes in a step of the messages that the prediction leaves out: a count and room for 64 numbers, of 8
 /// bytes, to each other rank of each group of activations, before each micro-batch.
