@@ -48,6 +48,7 @@ Action add_predict(CLI::App& app);
 Action add_bench(CLI::App& app, std::vector<std::string> arguments);
 Action add_launch(CLI::App& app);
 Action add_models(CLI::App& app);
+Action add_plan(CLI::App& app);
 Action add_checkpoint(CLI::App& app);
 Action add_options(CLI::App& app);
 Action add_data(CLI::App& app);

@@ -99,6 +99,7 @@ int run(int argc, char** argv) {
       {"eval", add_eval(app, arguments)},
       {"predict", add_predict(app)},
       {"models", add_models(app)},
+      {"plan", add_plan(app)},
       {"checkpoint", add_checkpoint(app)},
       {"options", add_options(app)},
       {"launch", add_launch(app)},

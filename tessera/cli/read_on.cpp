@@ -16,6 +16,8 @@ const std::map<std::string, std::string>& pages() {
       {"eval", "docs/running.md, docs/data.md"},
       {"predict", "docs/running.md"},
       {"models", "docs/memory.md"},
+      {"plan", "docs/parallel.md"},
+      {"plan import", "docs/from_galvatron.md, docs/parallel.md"},
       {"options", "docs/recipes.md"},
       {"launch", "docs/library.md"},
       {"checkpoint", "docs/checkpoints.md"},
