@@ -252,8 +252,8 @@ TEST(LibraryPipeline, TargetsArriveUnchanged) {
   });
 }
 
-/// A first segment without gradients has no backward pass; a shared parameter is summed once.
-TEST(LibraryPipeline, FrozenAndSharedParametersTrainAsOneRank) {
+/// A frozen first segment has no backward pass, a shared parameter is summed once, an unused one has zeros.
+TEST(LibraryPipeline, FrozenSharedAndUnusedParametersTrainAsOneRank) {
   const PipelineOptions options{2, 2, plan::Schedule::kInterleaved};
   const Case one{options, 2, 4};
   const auto make = [&] {
@@ -264,11 +264,13 @@ TEST(LibraryPipeline, FrozenAndSharedParametersTrainAsOneRank) {
     for (at::Tensor parameter : all[1]->parameters())
       parameter.copy_(at::arange(parameter.numel(), at::kDouble).cos().view_as(parameter));
     all[1]->to(one.dtype);
+    at::Tensor weight = all[1]->parameters()[0];
+    weight.set_data(weight.detach().t());  // not contiguous
+    all[2]->register_parameter("unused", at::ones({2}, one.dtype));
     return all;
   };
   auto whole = make();
   const MicroBatch batch = whole_batch(one, 0);
-  const at::Tensor both = forward_all(whole, batch.input);
   at::Tensor x = batch.input;
   for (const size_t i : {0, 1, 2}) x = whole[i]->forward(x);
   const at::Tensor logits = whole[1]->forward(x).narrow(1, 0, kClasses);  // segment 3 is segment 1 again
@@ -292,11 +294,14 @@ TEST(LibraryPipeline, FrozenAndSharedParametersTrainAsOneRank) {
         if (segment == 0) {
           EXPECT_FALSE(mine[i].grad().defined());
         } else {
-          expect_close(mine[i].grad(), theirs[i].grad(), 1e-11, concat("segment ", segment));
+          const at::Tensor expected =
+              theirs[i].grad().defined() ? theirs[i].grad() : at::zeros_like(theirs[i]);
+          expect_close(mine[i].grad(), expected, 1e-11, concat("segment ", segment));
+          EXPECT_TRUE(at::equal(mine[i], theirs[i])) << "segment " << segment;
         }
       }
     }
-    EXPECT_EQ(pipeline.parameters().size(), pipeline.is_last() ? 2U : 8U);
+    EXPECT_EQ(pipeline.parameters().size(), pipeline.is_last() ? 2U : 9U);
   });
 }
 
