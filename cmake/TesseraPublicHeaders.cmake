@@ -42,6 +42,7 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/launch/pretended_network.h
   tessera/library/layerwise.h
   tessera/library/module_checkpoint.h
+  tessera/library/pipeline.h
   tessera/library/run.h
   tessera/library/tensor_parallel.h
   tessera/loop/backend.h

@@ -9,7 +9,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/version.h"
+#include "tessera/library/pipeline.h"
 #include "tessera/mesh/launched.h"
+#include "tessera/plan/spans.h"
 
 namespace tessera::library {
 namespace {
@@ -52,9 +54,16 @@ std::unique_ptr<mesh::Mesh> connect(const ConnectOptions& options) {
   at::set_num_threads(static_cast<int>(launch::threads_per_rank(options.threads, ranks)));
   mesh::Rendezvous where = mesh::rendezvous(ranks, options.timeout);
   where.shared_memory = options.shared_memory;
-  return std::make_unique<mesh::Mesh>(
-      where, fit(options.axes, ranks.world),
-      mesh::Facts{mesh::program_fact(), {"the program's fingerprint", options.fingerprint, ""}});
+  const PipelineOptions& stages = options.pipeline;
+  const plan::Plan plan = pipeline_plan(stages, ranks.world);
+  return std::make_unique<mesh::Mesh>(where, fit(options.axes, ranks.world),
+                                      mesh::Facts{mesh::program_fact(),
+                                                  {"the program's fingerprint", options.fingerprint, ""},
+                                                  {"the pipeline",
+                                                   concat("stages ", stages.stages, ", parts ", stages.parts,
+                                                          ", schedule ", plan::to_string(stages.schedule)),
+                                                   ""}},
+                                      plan::spans_of(plan), plan::links_of(plan));
 }
 
 int run(const std::function<int(mesh::Mesh&)>& body, const ConnectOptions& options) {

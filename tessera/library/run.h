@@ -10,8 +10,16 @@
 #include <vector>
 
 #include "tessera/mesh/mesh.h"
+#include "tessera/plan/plan.h"
 
 namespace tessera::library {
+
+/// Stages of a pipeline (library/pipeline.h): stage s is ranks s R to (s + 1) R - 1, R = ranks / stages.
+struct PipelineOptions {
+  int64_t stages = 1;  // must divide the number of ranks
+  int64_t parts = 1;   // segments that each rank holds; 2 or more with Schedule::kInterleaved, else 1
+  plan::Schedule schedule = plan::Schedule::k1F1B;
+};
 
 struct ConnectOptions {
   /// Named axes of the ranks, the last one fastest. One of them may have size 0: what is left of the world.
@@ -23,11 +31,13 @@ struct ConnectOptions {
   /// LibTorch's threads in this process; 0: OMP_NUM_THREADS, else the
   /// host's cores divided by its ranks.
   int64_t threads = 0;
+  PipelineOptions pipeline = {};  // stages, whose groups are made beside those of the axes
 };
 
 /// Meets the ranks that `tessera launch`, torchrun, mpirun or srun started (launch::ranks_from_environment;
-/// alone where nobody did) and sets LibTorch's threads. Collective. Errors: UserError (axes that do not fit
-/// the world, another build or fingerprint), CommError (a rank that does not come, by number).
+/// alone where nobody did) and sets LibTorch's threads. Collective. Errors: UserError (axes or
+/// stages that do not fit the world, another build, pipeline or fingerprint), CommError (a rank that does not
+/// come, by number).
 std::unique_ptr<mesh::Mesh> connect(const ConnectOptions& options = {});
 
 /// For main(): connects, runs `body`, returns its exit code. A failure becomes one line on stderr and the

@@ -65,6 +65,24 @@ def tensor_parallel():
         check(refused.returncode != 0 and "do not make up 3 ranks" in refused.stdout, refused.returncode, refused.stdout)
 
 
+def pipeline():
+    """Loss and gradients of every schedule are one rank's, with an uneven last micro-batch."""
+    with scratch() as folder:
+        installed = Installed(folder, "pipeline")
+        for procs, stages, schedule, segments in ((1, 1, "1f1b", 1), (4, 2, "1f1b", 2), (4, 2, "interleaved", 4),
+                                                  (4, 4, "gpipe", 4)):
+            text = installed.launch(procs, stages, schedule)
+            found = re.search(r"(\d+) stages x (\d+) ranks, (\d+) segments: loss ([\d.]+), of one rank ([\d.]+); gradients differ "
+                              r"by (\S+)\nequal; after 100 steps: loss ([\d.]+)\n", text)
+            check(found and [int(found[i]) for i in (1, 2, 3)] == [stages, procs // stages, segments], procs, stages, text)
+            check(abs(float(found[4]) - float(found[5])) < 1e-12 and float(found[6]) < 1e-11, procs, stages, text)
+            check(float(found[7]) < 0.5 * float(found[4]), procs, stages, text)
+        words = ["launch", "--procs", "3", installed.folder / "build/pipeline", "2"]
+        refused = subprocess.run([installed.folder / "prefix/bin/tessera", *words], cwd=folder, text=True, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, timeout=60)
+        check(refused.returncode != 0 and "stages is 2 with 3 ranks" in refused.stdout, refused.returncode, refused.stdout)
+
+
 def mnist():
     if not MNIST.exists():
         raise Skip(f"no MNIST in {MNIST} (TESSERA_SHARED_DATA)")
@@ -245,6 +263,6 @@ def own_loop():
         check(refused.returncode == 2 and "train.batsh" in refused.stderr and "train.batch" in refused.stderr, refused)
 
 
-EXAMPLES = {"own_model": own_model, "tensor_parallel": tensor_parallel, "classify": classify, "own_loop": own_loop,
+EXAMPLES = {"own_model": own_model, "tensor_parallel": tensor_parallel, "pipeline": pipeline, "classify": classify, "own_loop": own_loop,
             "mnist": mnist, "resnet": resnet}
 main(*(EXAMPLES[name] for name in os.environ.get("TESSERA_E2E_EXAMPLES", " ".join(EXAMPLES)).split()))
