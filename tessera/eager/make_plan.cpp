@@ -214,12 +214,17 @@ std::vector<std::string> layout_warnings(const recipe::Recipe& recipe, const pla
   if (!parallel.plan.empty()) {
     return lines(unused_keys(recipe, plan), concat("parallel.plan decides the layout (", parallel.plan, ")"));
   }
-  if (std::ranges::any_of(plan.units, &plan::UnitPlan::is_cut)) return {};
+  std::vector<std::string> found;
+  if (plan.stages == 1 && parallel.pipeline.schedule != plan::PipelineSettings().schedule)
+    found = lines({"parallel.schedule"}, "parallel.pipeline is 1");
+  if (std::ranges::any_of(plan.units, &plan::UnitPlan::is_cut)) return found;
   std::vector<std::string> keys;
   if (!parallel.tensor_adjacent) keys.emplace_back("parallel.tensor_adjacent");
   if (!parallel.keep_gathered) keys.emplace_back("parallel.keep_gathered");
   if (parallel.pieces > 0) keys.emplace_back("parallel.pieces");
-  return lines(keys, "parallel.tensor is 1, and no rule of shard.units has tensorN");
+  const auto more = lines(keys, "parallel.tensor is 1, and no rule of shard.units has tensorN");
+  found.insert(found.end(), more.begin(), more.end());
+  return found;
 }
 
 recipe::BatchSizes batch_sizes(const recipe::Recipe& recipe, const plan::Plan& plan) {
@@ -234,7 +239,13 @@ recipe::BatchSizes batch_sizes(const recipe::Recipe& recipe, const plan::Plan& p
     }
     train.accumulation = plan.micro_batches;
   }
-  return recipe::resolve_batch(train, plan.stage_ranks());
+  try {
+    return recipe::resolve_batch(train, plan.stage_ranks());
+  } catch (const UserError& error) {
+    if (plan.stages == 1) throw;
+    throw UserError(concat(error.what(), " (of ", plan.stages,
+                           " stages: ranks are those of one stage, accumulation is its micro-batches)"));
+  }
 }
 
 std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, const plan::Plan& plan) {

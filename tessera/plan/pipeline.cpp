@@ -48,11 +48,13 @@ void check_shape(const Plan& plan, const PipelineSettings& p) {
   }
   const int64_t parts = p.stages * p.virtual_stages;
   const auto units = static_cast<int64_t>(plan.units.size());
+  if (parts > units && p.stages <= units && p.virtual_stages > 1) {
+    refuse("parallel.virtual_stages", concat(p.virtual_stages, " of each of ", p.stages, " stages"),
+           concat("at most ", units / p.stages, ": the model has ", units, " units"));
+  }
   if (parts > units) {
-    refuse("parallel.pipeline",
-           p.virtual_stages == 1 ? std::to_string(p.stages)
-                                 : concat(p.stages, " with ", p.virtual_stages, " virtual stages each"),
-           concat("at most ", units / p.virtual_stages, ": the model has ", units, " units"));
+    refuse("parallel.pipeline", std::to_string(p.stages),
+           concat("at most ", units, ": the model has ", units, " units"));
   }
   if (interleaved && p.micro_batches % p.stages != 0) {
     refuse("parallel.micro_batches", concat(p.micro_batches, " with parallel.schedule \"interleaved\""),

@@ -34,10 +34,11 @@ Moments moments_of(const at::Tensor& input, mesh::Group& group) {
   group.all_reduce(all, "batch norm");
   Moments result;
   result.count = all[channels].item<double>();
-  result.mean = all.narrow(0, 0, channels) / result.count;
+  const double count = std::max(result.count, 1.0);  // no rank has a value of an empty micro-batch
+  result.mean = all.narrow(0, 0, channels) / count;
   at::Tensor deviations = squares + mine * (mean - result.mean).square();
   group.all_reduce(deviations, "batch norm");
-  result.variance = deviations / result.count;
+  result.variance = deviations / count;
   return result;
 }
 
@@ -62,7 +63,7 @@ class SyncNorm : public torch::autograd::Function<SyncNorm> {
                      weight_gradient = channel_sum(gradient * normalised);
     at::Tensor all = at::cat({bias_gradient, weight_gradient});
     reinterpret_cast<mesh::Group*>(context->saved_data["group"].toInt())->all_reduce(all, "batch norm");
-    const at::Tensor means = (all / context->saved_data["count"].toDouble()).to(at::kFloat);
+    const at::Tensor means = (all / std::max(context->saved_data["count"].toDouble(), 1.0)).to(at::kFloat);
     const int64_t channels = weight.numel();
     const at::Tensor centred = gradient - spread(means.narrow(0, 0, channels)) -
                                normalised * spread(means.narrow(0, channels, channels));
@@ -100,9 +101,11 @@ at::Tensor BatchNorm::forward(const at::Tensor& input, bool training, const ops:
     const at::NoGradGuard no_grad;
     moments = moments_of(input, *group);
     const double unbiased = moments.count / std::max(moments.count - 1, 1.0);
-    num_batches_tracked.add_(1);
-    running_mean.lerp_(moments.mean.to(running_mean.scalar_type()), momentum);
-    running_var.lerp_((moments.variance * unbiased).to(running_var.scalar_type()), momentum);
+    if (moments.count > 0) {
+      num_batches_tracked.add_(1);
+      running_mean.lerp_(moments.mean.to(running_mean.scalar_type()), momentum);
+      running_var.lerp_((moments.variance * unbiased).to(running_var.scalar_type()), momentum);
+    }
   }
   return ops::after_norm(
       SyncNorm::apply(input, weight, bias, moments.mean.to(at::kFloat),

@@ -21,7 +21,8 @@ namespace {
 using Rows = std::vector<std::pair<std::string, std::string>>;
 
 constexpr int64_t kColumns = 96;
-constexpr int64_t kStagesShown = 16;  // of more the first and the last ones are
+constexpr int64_t kMostPasses = 1'000'000;  // of more the dry run would take long
+constexpr int64_t kStagesShown = 16;        // of more the first and the last ones are
 
 /// Of a pass of each virtual stage as shares of a whole model's forward pass: a backward pass takes twice as
 /// long, and what is recomputed once more.
@@ -113,17 +114,29 @@ std::vector<std::string> draw(const plan::Timing& timing, int64_t columns) {
   return lines;
 }
 
-Rows pipeline_facts(const Prepared& p) {
-  const plan::Plan& plan = p.plan;
-  if (plan.stages == 1) return {};
-  const plan::ScheduleShape shape = plan::shape_of(plan);
-  const plan::PassCosts costs = costs_of(p);
-  const plan::Timing timing = plan::simulate(shape, plan::schedules_of(shape), costs);
+namespace {
+
+/// ": a stage stands still for ..."; "" of a schedule that was not simulated.
+std::string idle_text(const plan::Timing& timing) {
+  if (timing.stages.empty()) return "";
   double busy = 0;
   for (const auto& spans : timing.stages) {
     for (const auto& span : spans) busy += span.end - span.begin;
   }
-  const double idle = 1 - busy / (timing.makespan * static_cast<double>(plan.stages));
+  const double idle = 1 - busy / (timing.makespan * static_cast<double>(timing.stages.size()));
+  return concat(": a stage stands still for ", monitor::print("%.0f", 100 * idle),
+                " % of a step, by operations (digits: forward passes, letters: backward)");
+}
+
+}  // namespace
+
+Rows pipeline_facts(const Prepared& p) {
+  const plan::Plan& plan = p.plan;
+  if (plan.stages == 1) return {};
+  const plan::ScheduleShape shape = plan::shape_of(plan);
+  const int64_t passes = shape.stages * shape.parts * shape.micro_batches;
+  const plan::Timing timing =
+      passes <= kMostPasses ? plan::simulate(shape, plan::schedules_of(shape), costs_of(p)) : plan::Timing();
   const auto inputs = eager::cost_inputs(
       eager::with_kept_activations(p.job.recipe, p.choices.keeps_activations), p.ranks.world, p.device);
   Rows rows;
@@ -131,8 +144,7 @@ Rows pipeline_facts(const Prepared& p) {
       "pipeline",
       concat(plan.stages, " stages, ", to_string(plan.schedule), ", ", plan.micro_batches,
              plan.micro_batches == 1 ? " micro-batch" : " micro-batches", " of ", p.sizes.per_rank,
-             " images per rank: a stage stands still for ", monitor::print("%.0f", 100 * idle),
-             " % of a step, by operations (digits: forward passes, letters: backward)"));
+             p.sizes.per_rank == 1 ? " image" : " images", " per rank", idle_text(timing)));
   const std::vector<std::string> lines = draw(timing, kColumns);
   const std::vector<plan::Memory> memory =
       plan::predict_stage_memory(p.job.recipe.model, plan, inputs, p.sizes.per_rank);
@@ -142,11 +154,11 @@ Rows pipeline_facts(const Prepared& p) {
     const auto index = static_cast<size_t>(stage);
     const double passed = plan::passed_per_image(p.job.recipe.model, plan, stage, inputs.compute_bytes) *
                           static_cast<double>(p.sizes.per_rank * plan.micro_batches);
-    rows.emplace_back(
-        concat("stage ", stage),
-        concat(stage_text(plan, stage), "; ", human_bytes(memory[index].total()), ", ",
-               timing.in_flight[index], " in flight, sends ", human_bytes(passed), " to its neighbours"));
-    rows.emplace_back(concat("  over time"), lines[index]);
+    rows.emplace_back(concat("stage ", stage),
+                      concat(stage_text(plan, stage), "; ", human_bytes(memory[index].total()), ", ",
+                             lines.empty() ? "" : concat(timing.in_flight[index], " in flight, "), "sends ",
+                             human_bytes(passed), " to its neighbours"));
+    if (!lines.empty()) rows.emplace_back("  over time", lines[index]);
   }
   return rows;
 }

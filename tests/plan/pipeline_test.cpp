@@ -73,7 +73,7 @@ TEST(SetPipeline, NamesTheKeyThatIsWrong) {
       "[plan.set_pipeline] parallel.micro_batches is 6 with parallel.schedule \"interleaved\": expected "
       "a multiple of the 4 stages");
   EXPECT_EQ(refusal({4, Schedule::kInterleaved, 4, 4}),
-            "[plan.set_pipeline] parallel.pipeline is 4 with 4 virtual stages each: expected at most 3: the "
+            "[plan.set_pipeline] parallel.virtual_stages is 4 of each of 4 stages: expected at most 3: the "
             "model has 14 units");
   EXPECT_EQ(refusal({2, Schedule::k1F1B, 1, 2, {6, 5}}),
             "[plan.set_pipeline] parallel.stages is [6, 5], 11 blocks in all: expected the model's 12");

@@ -76,6 +76,20 @@ TEST(SyncBatchNorm, PartsOfABatchGiveWhatTheWholeGives) {
   }
 }
 
+// A micro-batch in which no rank has a sample: the last ones of a short step.
+TEST(SyncBatchNorm, AnEmptyBatchLeavesStatisticsAndGradientsAlone) {
+  testing::run_ranks({{"shard", 2}}, [](mesh::Mesh& mesh) {
+    SyncBatchNorm2d norm(4, &mesh.world());
+    at::Tensor input = torch::empty({0, 4, 3, 2}).set_requires_grad(true);
+    norm->forward(input).sum().backward();
+    EXPECT_TRUE(norm->running_mean.equal(torch::zeros({4})));
+    EXPECT_TRUE(norm->running_var.equal(torch::ones({4})));
+    EXPECT_EQ(norm->num_batches_tracked.item<int64_t>(), 0);
+    EXPECT_TRUE(norm->weight.grad().equal(torch::zeros({4})));
+    EXPECT_EQ(input.grad().numel(), 0);
+  });
+}
+
 TEST(SyncBatchNorm, EvaluationUsesTheRunningStatistics) {
   testing::run_ranks({{"shard", 2}}, [](mesh::Mesh& mesh) {
     SyncBatchNorm2d norm(2, &mesh.world());
