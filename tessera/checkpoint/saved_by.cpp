@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <random>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/json_text.h"
+#include "tessera/base/random_token.h"
 #include "tessera/base/words.h"
 #include "tessera/checkpoint/folder.h"
 
@@ -21,10 +21,8 @@ constexpr const char* kCheckpoints = "checkpoints";  // in a run's folder
 }  // namespace
 
 std::string new_run_id() {
-  std::random_device random;
-  const uint64_t high = random(), low = random();
   char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(high << 32 | low));
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(random_token()));
   return text;
 }
 

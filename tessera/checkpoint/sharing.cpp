@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <optional>
-#include <random>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/random_token.h"
 #include "tessera/checkpoint/names.h"
 
 namespace tessera::checkpoint {
@@ -34,8 +34,7 @@ Sharing find_sharing(const fs::path& folder, Consensus& consensus, const std::st
       [&] {
         make_folder(folder);
         if (consensus.ranks().world == 1) return std::string();
-        std::random_device random;
-        const std::string name = names::mark(consensus.ranks().rank, uint64_t{random()} << 32 | random());
+        const std::string name = names::mark(consensus.ranks().rank, random_token());
         mark.emplace(folder / name);
         return name;
       },

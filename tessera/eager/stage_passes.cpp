@@ -50,12 +50,13 @@ class InferencePass final : public parallel::StageWork {
 
   at::Tensor forward(const parallel::PartPass& pass, const at::Tensor& input) override {
     NotedBatch noted = batch_of(pass.note);
-    const int64_t stage = state_.pipeline->virtual_stage(pass.part);
+    const parallel::Pipeline& pipeline = *state_.pipeline;
     enter(state_, noted.batch, /*training=*/false, 0);
-    const at::Tensor x =
-        stage == 0 ? images_of(batch_, state_.input->normalisation(), state_.input->device()) : input;
+    const at::Tensor x = pipeline.begins_model(pass.part)
+                             ? images_of(batch_, state_.input->normalisation(), state_.input->device())
+                             : input;
     const at::Tensor y = state_.sharded->forward(x, pass.part);
-    if (stage + 1 == state_.pipeline->stages() * state_.pipeline->parts()) output_.logits = y;
+    if (pipeline.ends_model(pass.part)) output_.logits = y;
     output_.noted = std::move(noted);
     return y;
   }
@@ -116,15 +117,6 @@ NotedBatch batch_of(const parallel::Note& note) {
 TrainingPasses::TrainingPasses(TrainState& state, data::TrainLoader& loader, Step step)
     : state_(state), loader_(loader), step_(std::move(step)) {}
 
-bool TrainingPasses::is_first(const parallel::PartPass& pass) const {
-  return state_.pipeline->virtual_stage(pass.part) == 0;
-}
-
-bool TrainingPasses::is_last(const parallel::PartPass& pass) const {
-  return state_.pipeline->virtual_stage(pass.part) + 1 ==
-         state_.pipeline->stages() * state_.pipeline->parts();
-}
-
 parallel::Note TrainingPasses::load(int64_t micro_batch) {
   DeviceInput::Input& input = inputs_[micro_batch];
   if (!samples_.given_up) input = state_.input->next(loader_);  // after giving up, ask for no more
@@ -155,17 +147,17 @@ at::Tensor TrainingPasses::forward(const parallel::PartPass& pass, const at::Ten
   const NotedBatch noted = batch_of(pass.note);
   samples_ = {samples_.given_up || noted.batch.given_up, noted.step_samples};
   state_.pass = {pass.micro_batch, noted.has_samples};
-  // Observers of a step are told of its first micro-batch; those of all micro-batches are the state's own.
-  const bool hides = step_.observes && pass.micro_batch > 0;
+  // Statistics look at the first micro-batch alone.
+  const bool hides = step_.hides_later && pass.micro_batch > 0;
   auto observe = hides ? std::exchange(state_.context.observe, nullptr) : nullptr;
   enter(state_, noted.batch, /*training=*/true, step_.key);
-  const at::Tensor x = is_first(pass) ? inputs_.at(pass.micro_batch).images : input;
+  const at::Tensor x = state_.pipeline->begins_model(pass.part) ? inputs_.at(pass.micro_batch).images : input;
   at::Tensor output = state_.sharded->forward(x, pass.part);
   if (hides) state_.context.observe = std::move(observe);
   const bool ends_here = static_cast<int64_t>(pass.part) + 1 == state_.pipeline->parts();
   if (pass.micro_batch == 0 && ends_here && step_.seen) step_.seen(noted.has_samples);
   trace_resident_memory();
-  if (!is_last(pass)) return output;
+  if (!state_.pipeline->ends_model(pass.part)) return output;
   at::Tensor loss = state_.task->loss_sum(output, noted.batch, {}) / static_cast<double>(noted.step_samples);
   if (!noted.has_samples) loss = loss * 0.0;
   at::Tensor(step_.loss).add_(loss.detach());
@@ -177,7 +169,7 @@ void TrainingPasses::backward(const parallel::PartPass& pass, const at::Tensor& 
                               const at::Tensor& gradient, const std::function<void()>& passed) {
   state_.sharded->backward({output, gradient, pass.is_last, pass.part, passed});
   trace_resident_memory();
-  if (!is_first(pass)) return;
+  if (!state_.pipeline->begins_model(pass.part)) return;
   const auto input = inputs_.find(pass.micro_batch);
   state_.input->give_back(loader_, std::move(input->second));
   inputs_.erase(input);

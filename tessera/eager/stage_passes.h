@@ -34,10 +34,10 @@ int64_t note_numbers(int64_t room);
 class TrainingPasses final : public parallel::StageWork {
  public:
   struct Step {
-    uint64_t key = 0;       // of the step, for dropout
-    int64_t room = 1;       // most samples of a micro-batch
-    bool observes = false;  // state.context.observe is told of the first micro-batch alone
-    at::Tensor loss;        // float64 scalar where the state computes: the last stage adds its part
+    uint64_t key = 0;          // of the step, for dropout
+    int64_t room = 1;          // most samples of a micro-batch
+    bool hides_later = false;  // state.context.observe sees the first micro-batch alone
+    at::Tensor loss;           // float64 scalar where the state computes: the last stage adds its part
     std::function<void(bool has_samples)> seen;  // called when the first micro-batch has passed; may be null
   };
   TrainingPasses(TrainState& state, data::TrainLoader& loader, Step step);
@@ -53,9 +53,6 @@ class TrainingPasses final : public parallel::StageWork {
   const loop::StepSamples& samples() const { return samples_; }
 
  private:
-  bool is_first(const parallel::PartPass& pass) const;
-  bool is_last(const parallel::PartPass& pass) const;
-
   TrainState& state_;
   data::TrainLoader& loader_;
   const Step step_;

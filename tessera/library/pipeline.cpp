@@ -95,10 +95,9 @@ class Pipeline::Passes final : public parallel::StageWork {
   at::Tensor pretended_input(size_t) override { return {}; }
 
   at::Tensor forward(const parallel::PartPass& pass, const at::Tensor& input) override {
-    const int64_t segment = stage_.virtual_stage(pass.part);
-    at::Tensor in = segment == 0 ? inputs_.extract(pass.micro_batch).mapped() : input;
+    at::Tensor in = stage_.begins_model(pass.part) ? inputs_.extract(pass.micro_batch).mapped() : input;
     const at::Tensor output = parts_[pass.part]->forward(std::move(in));
-    if (segment + 1 == stage_.stages() * stage_.parts()) return loss_of(pass, output);
+    if (stage_.ends_model(pass.part)) return loss_of(pass, output);
     check_output(pass, output);
     return output;
   }

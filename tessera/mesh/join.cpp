@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <map>
-#include <random>
 #include <sstream>
 #include <thread>
 #include <utility>
 
+#include "tessera/base/random_token.h"
 #include "tessera/base/text.h"
 #include "tessera/mesh/wait.h"
 
@@ -113,11 +113,9 @@ class Joining {
   }
 
   void begin_start() {
-    std::random_device random;
-    std::ostringstream token;
-    token << std::hex << random() << random() << ' ' << std::dec << rendezvous_.world;
-    use_token(token.str());
-    root_->set("token", bytes_of(token.str()));
+    const std::string token = concat(random_token(), ' ', rendezvous_.world);
+    use_token(token);
+    root_->set("token", bytes_of(token));
   }
 
   /// Waits for rank 0's token, and compares the world size that it says.

@@ -4,13 +4,13 @@
 
 #include <filesystem>
 #include <fstream>
-#include <random>
 #include <sstream>
 #include <string>
 #include <system_error>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "tessera/base/error.h"
+#include "tessera/base/random_token.h"
 #include "tessera/base/words.h"
 #include "tessera/mesh/shared_transport.h"
 
@@ -59,10 +59,7 @@ bool near_rank_0(const Store& store, int64_t rank, const std::string& where) {
 
 /// Drawn by rank 0: tells the segments of this group from all others.
 uint64_t common_token(const Store& store, int64_t rank) {
-  if (rank == 0) {
-    std::random_device random;
-    set(store, "token", std::to_string(uint64_t{random()} << 32 | random()));
-  }
+  if (rank == 0) set(store, "token", std::to_string(random_token()));
   return parse_number<uint64_t>(store->get_to_str("token")).value_or(0);
 }
 

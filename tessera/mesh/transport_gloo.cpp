@@ -2,8 +2,11 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <mutex>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -19,6 +22,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kNever = std::chrono::hours(24 * 365);
+constexpr milliseconds kUntilGivenUp{10'000};  // for an operation that nobody waits for any more
+constexpr milliseconds kUntilLost{1'000};      // an operation whose connections have ended ends well before
 
 /// Two groups of c10d, each with an order of its own, so that a reduction in pieces may go on whenever a
 /// piece has arrived, whatever gathers other ranks have started meanwhile.
@@ -40,6 +45,12 @@ class GlooTransport : public Transport {
     if (exchanges) exchanges_ = connect("exchanges");
   }
 
+  ~GlooTransport() override {
+    for (Gloo* gloo : {&gathers_, &exchanges_}) gloo->end([this] { return aborted_ || *patience_.failed; });
+  }
+  GlooTransport(const GlooTransport&) = delete;
+  GlooTransport& operator=(const GlooTransport&) = delete;
+
   Waiter all_gather(at::Tensor output, at::Tensor input) override {
     return gathers_.waiter(gathers_.backend->_allgather_base(output, input), patience_);
   }
@@ -55,6 +66,7 @@ class GlooTransport : public Transport {
   }
 
   void abort() override {
+    aborted_ = true;
     gathers_.connections->shut_down();
     exchanges_.connections->shut_down();
   }
@@ -74,10 +86,37 @@ class GlooTransport : public Transport {
   struct Gloo {
     c10::intrusive_ptr<c10d::ProcessGroupGloo> backend;
     std::shared_ptr<const Connections> connections = std::make_shared<Connections>();
+    std::vector<c10::weak_intrusive_ptr<c10d::Work>> under_way = {};  // and some that have ended
 
-    Waiter waiter(const c10::intrusive_ptr<c10d::Work>& work, const Patience& patience) const {
+    Waiter waiter(const c10::intrusive_ptr<c10d::Work>& work, const Patience& patience) {
+      std::erase_if(under_way, has_ended);
+      under_way.emplace_back(work);
       return {[work, patience, connections = connections] { wait_for(*work, patience, *connections); },
               [work] { return work->isCompleted(); }};
+    }
+
+    /// Lets the group go once its operations have ended. One that begins when its connections have just been
+    /// shut down may never end (seen in an exchange: Gloo tells a buffer of a broken connection only where it
+    /// knows that the buffer waits), and the group's destructor would wait for it: such a group, with its
+    /// threads, stays until the process ends.
+    void end(const std::function<bool()>& have_failed) {
+      if (!backend || all_end_within(kUntilGivenUp, have_failed)) return;
+      connections->shut_down();
+      if (!all_end_within(kUntilLost, [] { return false; })) (void)backend.release();
+    }
+
+   private:
+    static bool has_ended(const c10::weak_intrusive_ptr<c10d::Work>& weak) {
+      const auto work = weak.lock();
+      return !work || work->isCompleted();
+    }
+    bool all_end_within(milliseconds time, const std::function<bool()>& give_up) const {
+      const auto start = std::chrono::steady_clock::now();
+      while (!std::ranges::all_of(under_way, has_ended)) {
+        if (give_up() || std::chrono::steady_clock::now() - start > time) return false;
+        std::this_thread::sleep_for(milliseconds(1));
+      }
+      return true;
     }
   };
 
@@ -121,6 +160,7 @@ class GlooTransport : public Transport {
   std::string interface_address_;
   Patience patience_;
   Gloo gathers_, exchanges_;
+  std::atomic<bool> aborted_ = false;
 };
 
 }  // namespace

@@ -10,16 +10,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <random>
 #include <sstream>
 #include <thread>
 
 #include "tessera/base/error.h"
+#include "tessera/base/random_token.h"
 #include "tessera/mesh/connections.h"
 #include "tessera/mesh/sockets.h"
 #include "tessera/mesh/store.h"
@@ -69,7 +68,7 @@ class LinkTransport : public Transport {
   }
 
   ~LinkTransport() override {
-    end("");
+    abort();
     thread_.join();
     ::close(fd_);
   }
@@ -81,7 +80,14 @@ class LinkTransport : public Transport {
   Waiter exchange(at::Tensor, at::Tensor, const Splits&) override { return no_group(); }
   Waiter send(at::Tensor message) override { return begin(std::move(message)); }
   Waiter receive(at::Tensor message) override { return begin(std::move(message)); }
-  void abort() override { end("the link was ended"); }
+  /// The thread stops as soon as it can.
+  void abort() override {
+    {
+      const std::lock_guard lock(shared_->mutex);
+      fail("the link was ended");
+    }
+    shared_->changed.notify_all();
+  }
   const char* name() const override { return "TCP"; }
 
  private:
@@ -94,8 +100,7 @@ class LinkTransport : public Transport {
     std::mutex mutex;
     std::condition_variable changed;
     std::deque<std::shared_ptr<Job>> jobs;  // to be done, in order
-    bool ends = false;
-    std::string failure;  // of the connection: every operation fails
+    std::string failure;                    // not empty: it has ended, and every operation fails
   };
 
   static Waiter no_group() { TESSERA_CHECK(false, "a link of two ranks has no collectives"); }
@@ -125,29 +130,22 @@ class LinkTransport : public Transport {
       const std::string reason = reason_to_give_up(time, patience_, connection_);
       if (reason.empty()) continue;
       *patience_.failed = true;
-      shared.failure = reason;
-      ::shutdown(fd_, SHUT_RDWR);
+      fail(reason);
     }
   }
 
-  /// The thread stops as soon as it can; what has not ended fails. "": nobody waits any more.
-  void end(const std::string& reason) {
-    {
-      const std::lock_guard lock(shared_->mutex);
-      shared_->ends = true;
-      if (shared_->failure.empty()) shared_->failure = reason.empty() ? "the link is gone" : reason;
-    }
+  /// What has not ended fails with the first reason. Requires: the mutex is held.
+  void fail(const std::string& reason) {
+    if (shared_->failure.empty()) shared_->failure = reason;
     ::shutdown(fd_, SHUT_RDWR);
-    shared_->changed.notify_all();
   }
 
   void move(bool sends) {
     Shared& shared = *shared_;
     std::unique_lock lock(shared.mutex);
     while (true) {
-      shared.changed.wait(lock,
-                          [&] { return shared.ends || !shared.failure.empty() || !shared.jobs.empty(); });
-      if (shared.ends || !shared.failure.empty()) return;
+      shared.changed.wait(lock, [&] { return !shared.failure.empty() || !shared.jobs.empty(); });
+      if (!shared.failure.empty()) return;
       const std::shared_ptr<Job> job = shared.jobs.front();
       lock.unlock();
       const std::string failure = sends ? write(job->message) : read(job->message);
@@ -155,8 +153,8 @@ class LinkTransport : public Transport {
       shared.jobs.pop_front();
       if (failure.empty()) {
         job->done = true;
-      } else if (shared.failure.empty()) {
-        shared.failure = failure;
+      } else {
+        fail(failure);
       }
       shared.changed.notify_all();
     }
@@ -183,33 +181,23 @@ class LinkTransport : public Transport {
   std::thread thread_;
 };
 
-/// For whom a connection is: another program's is turned away.
-std::string new_token() {
-  std::random_device random;
-  std::ostringstream token;
-  for (int i = 0; i < 4; ++i) token << std::hex << random();
-  std::string text = token.str();
-  text.resize(32, '0');
-  return text;
-}
-
-/// Waits until `fd` is ready for `events`; false after the time.
-bool is_ready(int fd, short events, std::chrono::steady_clock::time_point end) {
+/// Waits until `fd` has something to read; false after the time.
+bool is_readable(int fd, std::chrono::steady_clock::time_point end) {
   const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now()).count();
-  pollfd waits{fd, events, 0};
+  pollfd waits{fd, POLLIN, 0};
   return ::poll(&waits, 1, static_cast<int>(std::clamp<int64_t>(left, 1, 1 << 30))) > 0;
 }
 
-/// The connection that begins with the token.
-int accept_from(int listener, const std::string& token, milliseconds limit) {
+/// The connection that begins with the token: another program's is turned away.
+int accept_from(int listener, uint64_t token, milliseconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
-  while (is_ready(listener, POLLIN, end)) {
+  while (is_readable(listener, end)) {
     const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
     if (fd < 0) continue;
-    std::string told(token.size(), '\0');
+    uint64_t told = 0;
     timeval patience{5, 0};
     ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    if (read_all(fd, told.data(), told.size()).empty() && told == token) {
+    if (read_all(fd, &told, sizeof told).empty() && told == token) {
       patience = {};
       ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
       return fd;
@@ -220,14 +208,14 @@ int accept_from(int listener, const std::string& token, milliseconds limit) {
                          static_cast<double>(limit.count()) / 1000.0, " s"));
 }
 
-int connect_to(const std::string& host, uint16_t port, const std::string& token) {
+int connect_to(const std::string& host, uint16_t port, uint64_t token) {
   const NumericAddress address = numeric_address(host, port);
   const int fd = address ? ::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0) : -1;
   std::string failure = address ? "" : "not an address";
   if (fd < 0 || ::connect(fd, address->ai_addr, address->ai_addrlen) != 0) {
     if (failure.empty()) failure = reason_of_errno(errno);
   } else {
-    failure = write_all(fd, token.data(), token.size());
+    failure = write_all(fd, &token, sizeof token);
   }
   if (failure.empty()) return fd;
   if (fd >= 0) ::close(fd);
@@ -240,13 +228,14 @@ std::shared_ptr<Transport> link_transport(const c10::intrusive_ptr<c10d::Store>&
                                           const std::string& interface_address, const Patience& patience) {
   if (rank == 0) {
     std::istringstream place(store->get_to_str("place"));
-    std::string host, token;
+    std::string host;
     uint16_t port = 0;
+    uint64_t token = 0;
     place >> port >> host >> token;
     return std::make_shared<LinkTransport>(connect_to(host, port, token), /*sends=*/true, patience);
   }
   const Listening listening = listen_on(interface_address, "a rank of a pipeline");
-  const std::string token = new_token();
+  const uint64_t token = random_token();
   const std::unique_ptr<const int, void (*)(const int*)> closes(&listening.fd,
                                                                 [](const int* fd) { ::close(*fd); });
   store->set("place", mesh::bytes_of(concat(listening.port, " ", interface_address, " ", token)));

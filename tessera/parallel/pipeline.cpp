@@ -7,7 +7,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -93,7 +92,7 @@ class Pipeline::Running {
     int64_t note_numbers = 0;                                        // length of a note
     int64_t asked_notes = 0, asked_inputs = 0, asked_gradients = 0;  // so far
     int64_t known_notes = 0, forwards = 0;                           // so far
-    std::optional<at::Tensor> input_like;  // [1, ...] empty, of one sample: shape and dtype of activations
+    at::Tensor input_like;  // [0, ...]: shape and dtype of activations; undefined: not known yet
     bool has_sent_shape = false;
   };
 
@@ -197,17 +196,16 @@ class Pipeline::Running {
     Part& part = parts_[index];
     const int64_t micro_batch = part.asked_inputs;
     if (micro_batch == run_.micro_batches) return;
-    std::vector<int64_t> shape = part.input_like->sizes().vec();
+    std::vector<int64_t> shape = part.input_like.sizes().vec();
     shape[0] = part.notes.at(micro_batch).front();
-    part.expected_inputs.push_back(expect(*links(index).input, at::empty(shape, part.input_like->options()),
+    part.expected_inputs.push_back(expect(*links(index).input, at::empty(shape, part.input_like.options()),
                                           name_of("activations", micro_batch)));
     ++part.asked_inputs;
   }
 
-  /// The next micro-batch's activations have been asked for when this returns.
   at::Tensor take_input(size_t index) {
     Part& part = parts_[index];
-    if (!part.input_like) {
+    if (!part.input_like.defined()) {
       learn_shape(index);
       expect_input(index);
     }
@@ -240,15 +238,10 @@ class Pipeline::Running {
       begin_notes(index);
       learn_note(index);
     }
+    learn_note(index);  // of the next micro-batch: it comes before this one's activations
     at::Tensor input;
-    if (links(index).input != nullptr && !part.input_like) {
-      learn_note(index);  // comes before the shape
-      input = take_input(index);
-    } else {
-      if (links(index).input != nullptr) input = take_input(index);
-      learn_note(index);
-    }
     if (links(index).input != nullptr) {
+      input = take_input(index);
       expect_note(index);
       expect_input(index);
     }

@@ -81,6 +81,9 @@ class Pipeline {
   int64_t parts() const { return static_cast<int64_t>(parts_.size()); }
   /// The virtual stage of a part of this rank.
   int64_t virtual_stage(size_t part) const { return static_cast<int64_t>(part) * stages_ + stage_; }
+  /// Is a part of this rank the model's first, or last?
+  bool begins_model(size_t part) const { return virtual_stage(part) == 0; }
+  bool ends_model(size_t part) const { return virtual_stage(part) + 1 == stages_ * parts(); }
   /// The ranks of this rank's stage.
   mesh::Group& stage_ranks() const { return stage_ranks_; }
 

@@ -79,11 +79,7 @@ void report(const std::vector<Difference>& found, Log& log) {
 /// The batch of the saved recipe on as many ranks as saved; the present one where the recipe says none.
 int64_t batch_of(const recipe::Recipe& saved, int64_t world, int64_t present) {
   try {
-    const int64_t stages = saved.parallel.pipeline.stages;
-    recipe::TrainRecipe train = saved.train;
-    if (stages > 1 && saved.parallel.pipeline.micro_batches > 0)
-      train.accumulation = saved.parallel.pipeline.micro_batches;
-    return recipe::resolve_batch(train, std::max<int64_t>(world / stages, 1)).batch;
+    return recipe::resolve_batch(saved.train, world).batch;
   } catch (const UserError&) {
     return present;
   }

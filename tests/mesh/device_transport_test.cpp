@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <future>
+#include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -26,6 +27,9 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 BackendMaker gloo_maker(int rank, int size, std::atomic<int>* made) {
   return [=](const Store& store) -> c10::intrusive_ptr<c10d::Backend> {
     ++*made;
+    // Ranks on threads race in c10d's flight recorder (see transport_gloo.cpp).
+    static std::once_flag once;
+    std::call_once(once, [] { ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0); });
     auto options = c10d::ProcessGroupGloo::Options::create();
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
     return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);

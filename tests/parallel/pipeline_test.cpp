@@ -74,12 +74,11 @@ class ScaledStages : public StageWork {
 
   at::Tensor forward(const PartPass& pass, const at::Tensor& x) override {
     EXPECT_EQ(pass.note, (Note{samples_of(place_, pass.micro_batch), 100 * pass.micro_batch + place_}));
-    const int64_t stage = pipeline_.virtual_stage(pass.part);
-    EXPECT_EQ(x.defined(), stage > 0);
-    const at::Tensor in = stage == 0 ? input(place_, pass.micro_batch) : x;
+    EXPECT_EQ(x.defined(), pipeline_.virtual_stage(pass.part) > 0);
+    const at::Tensor in = pipeline_.begins_model(pass.part) ? input(place_, pass.micro_batch) : x;
     EXPECT_EQ(in.size(0), samples_of(place_, pass.micro_batch));
     const at::Tensor out = in * weights[pass.part];
-    if (stage + 1 < pipeline_.stages() * pipeline_.parts()) return out;
+    if (!pipeline_.ends_model(pass.part)) return out;
     loss += out.sum().item<double>();
     return out.sum();
   }
