@@ -38,6 +38,7 @@ struct TrainOptions {
   std::string resume, trace, fake_data;
   std::optional<int64_t> procs;
   std::optional<int64_t> pretend_world;
+  std::optional<int64_t> pretend_rank;
   int64_t pretend_steps = 1, max_restarts = 0;
   double pretend_gbits = 25, pretend_latency = 50;  // Gbit/s, microseconds
   bool dry_run = false, force = false, must_resume = false;
@@ -173,13 +174,20 @@ void refuse_empty_resume(const std::vector<std::string>& arguments) {
   }
 }
 
-/// Rank 0 of a world whose other ranks do not exist.
+/// One rank of a world whose other ranks do not exist.
 launch::Ranks pretended_ranks(const TrainOptions& options, const launch::Ranks& real) {
   if (*options.pretend_world < 2 || options.pretend_steps < 1) {
     user_error({.where = "train",
                 .problem = concat("--pretend-world is ", *options.pretend_world, " and --pretend-steps ",
                                   options.pretend_steps),
                 .expected = "at least 2 for --pretend-world and at least 1 for --pretend-steps"});
+  }
+  const int64_t rank = options.pretend_rank.value_or(0);
+  if (rank < 0 || rank >= *options.pretend_world) {
+    user_error({.where = "train",
+                .problem = concat("--pretend-rank is ", rank),
+                .expected = concat("0 to ", *options.pretend_world - 1, ", a rank of --pretend-world ",
+                                   *options.pretend_world)});
   }
   if (!(options.pretend_gbits >= 0 && options.pretend_latency >= 0 && options.pretend_latency <= 1e6)) {
     user_error({.where = "train",
@@ -200,6 +208,7 @@ launch::Ranks pretended_ranks(const TrainOptions& options, const launch::Ranks& 
                 .hint = "remove --resume"});
   }
   launch::Ranks ranks;
+  ranks.rank = rank;
   ranks.world = *options.pretend_world;
   ranks.launcher = "pretend";
   ranks.network = {.latency = options.pretend_latency / 1e6,
@@ -222,6 +231,10 @@ int train(const TrainOptions& options, const std::vector<std::string>& arguments
          .expected = "local ranks, which this process can start again",
          .hint = "add --procs, or use what the launcher offers (torchrun --max-restarts, sbatch --requeue)"});
   }
+  if (options.pretend_rank && !options.pretend_world)
+    user_error({.where = "train",
+                .problem = concat("--pretend-rank ", *options.pretend_rank, " has no effect alone"),
+                .hint = "add --pretend-world N"});
   if (options.pretend_world) ranks = pretended_ranks(options, ranks);
   const bool starts_ranks = (options.procs > 1 || (options.procs && options.max_restarts > 0)) &&
                             ranks.world == 1 && ranks.launcher != "local" && !options.dry_run;
@@ -267,7 +280,9 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
       ->check(CLI::Range(0, 1000));
   command->add_option(
       "--pretend-world", options->pretend_world,
-      "Measure a step of a run on N ranks by running only rank 0 of it; nothing is trained or saved");
+      "Measure a step of a run on N ranks by running only one of them; nothing is trained or saved");
+  command->add_option("--pretend-rank", options->pretend_rank,
+                      "Rank that runs with --pretend-world; of a pipeline it decides the stage (default: 0)");
   command->add_option("--pretend-steps", options->pretend_steps,
                       "Number of steps with --pretend-world (default: 1)");
   command->add_option("--pretend-gbits", options->pretend_gbits,

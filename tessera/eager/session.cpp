@@ -18,6 +18,7 @@
 #include "tessera/mesh/cuda_plugin.h"
 #include "tessera/mesh/launched.h"
 #include "tessera/plan/memory.h"
+#include "tessera/recipe/parameter_groups.h"
 
 namespace tessera::eager {
 namespace {
@@ -103,6 +104,7 @@ plan::CostInputs cost_inputs(const recipe::Recipe& recipe, int64_t world, at::De
               !device.is_cpu() && recipe.run.keep_activations == recipe::KeepActivations::kAlways,
           .piece_values = mesh::kPieceValues,
           .pieces_at_once = mesh::kPiecesAtOnce,
+          .frozen_units = recipe::frozen_units(recipe.model, recipe.optimizer),
           .tensor_pieces = device.is_cpu() && recipe.parallel.pieces != 1};
 }
 

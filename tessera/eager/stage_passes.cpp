@@ -12,6 +12,7 @@
 #include "tessera/base/process_memory.h"
 #include "tessera/eager/task.h"
 #include "tessera/plan/spans.h"
+#include "tessera/recipe/parameter_groups.h"
 
 namespace tessera::eager {
 namespace {
@@ -33,9 +34,12 @@ at::Tensor input_like(const TrainState& state, size_t part) {
   }
   const int64_t width = vit != nullptr ? vit->width : resmlp->width;
   const auto values = static_cast<int64_t>(arch::activations(model, 1).units[begin].input);
+  const at::Device device = state.input->device();
+  const bool something_is_trained =
+      recipe::frozen_units(model, state.recipe.optimizer) < static_cast<int64_t>(begin);
   return at::empty({0, values / width, width},
-                   at::TensorOptions(resolve_dtype(state.recipe.precision.compute, state.input->device()))
-                       .device(state.input->device()));
+                   at::TensorOptions(resolve_dtype(state.recipe.precision.compute, device)).device(device))
+      .set_requires_grad(something_is_trained);
 }
 
 /// A forward pass of a batch that does not train.

@@ -16,6 +16,7 @@
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/host_values.h"
 #include "tessera/plan/spans.h"
+#include "tessera/recipe/parameter_groups.h"
 #include "tessera/shard/cut_parameters.h"
 
 namespace tessera::eager {
@@ -98,6 +99,7 @@ std::vector<std::pair<size_t, size_t>> segments_of_rank(const TrainState& state)
 
 /// The stage's segments as the sharded model runs them, which read the state's context.
 std::vector<shard::Segment> segments_of(TrainState& state) {
+  const auto frozen = static_cast<size_t>(recipe::frozen_units(state.recipe.model, state.recipe.optimizer));
   std::vector<shard::Segment> segments;
   for (const auto& [index, part] : segments_of_rank(state)) {
     const models::Segment& segment = state.model->segments()[index];
@@ -120,7 +122,7 @@ std::vector<shard::Segment> segments_of(TrainState& state) {
       };
     };
     segments.push_back({segment.name, placed_parameters(state, segment), forward, segment.buffers, repeat,
-                        segment.rows, part});
+                        segment.rows, part, /*frozen=*/index < frozen});
   }
   return segments;
 }

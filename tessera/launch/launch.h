@@ -24,6 +24,9 @@ struct Ranks {
   std::string launcher = "single";  // "single", "local", "torchrun", "slurm", "openmpi", "environment",
                                     // "pretend": the other ranks do not exist (tessera train --pretend-world)
   bool pretended() const { return launcher == "pretend"; }
+  /// Does this process print what all ranks would, and write the run folder? Rank 0, or the only one that is
+  /// there.
+  bool speaks() const { return rank == 0 || pretended(); }
   PretendedNetwork network = {};  // where the others do not exist
 };
 

@@ -28,8 +28,9 @@ struct LoopInput {
   data::LoaderOptions loader;
   std::filesystem::path checkpoints;  // their folder
   std::function<bool()> stop_requested;
-  int64_t steps_only = 0;                 // > 0: so many steps and nothing else, no evaluation, no checkpoint
-  std::filesystem::path trace_file = {};  // rank 0's, of the steps that the recipe traces
+  int64_t steps_only = 0;  // > 0: so many steps and nothing else, no evaluation, no checkpoint
+  std::filesystem::path trace_file =
+      {};  // of the steps that the recipe traces; empty: another rank writes it
 };
 
 struct LoopResult {

@@ -106,7 +106,7 @@ void StepTrace::write_when_done(bool stop) {
   if (state_.step < std::min(traced_->last, last_step_) && !stop) return;
   traced_.reset();
   const auto events = world_.gather(trace_.events(), "trace");
-  if (world_.rank() != 0 || file_.empty()) return;
+  if (file_.empty()) return;
   try {
     write_file_atomic(file_, trace_document(events));
     log_.info(concat("trace in ", file_.string(), " (open it in ui.perfetto.dev)"));

@@ -16,7 +16,8 @@
 namespace tessera::parallel {
 namespace {
 
-constexpr int64_t kShapeNumbers = 10;  // dtype, dimensions, sizes
+constexpr int64_t kBeforeSizes = 4;  // dtype, dimensions, is it on a GPU, is a gradient to come back
+constexpr int64_t kShapeNumbers = kBeforeSizes + 7;
 
 at::Tensor as_tensor(const std::vector<int64_t>& numbers) { return at::tensor(numbers, at::kLong); }
 
@@ -94,6 +95,8 @@ class Pipeline::Running {
     int64_t known_notes = 0, forwards = 0;                           // so far
     at::Tensor input_like;  // [0, ...]: shape and dtype of activations; undefined: not known yet
     bool has_sent_shape = false;
+    bool returns_gradients = true;  // of what it reads
+    bool awaits_gradients = true;   // of what it sent on
   };
 
   /// Nobody is there who sends: the work itself says what would come.
@@ -169,27 +172,39 @@ class Pipeline::Running {
   /// Before an activation that a stage does not know the shape of.
   void send_shape(size_t index, const at::Tensor& output) {
     std::vector<int64_t> numbers = {static_cast<int64_t>(output.scalar_type()), output.dim(),
-                                    output.device().is_cpu() ? 0 : 1};
+                                    output.device().is_cpu() ? 0 : 1, output.requires_grad() ? 1 : 0};
     for (const int64_t size : output.sizes()) numbers.push_back(size);
     TESSERA_CHECK(numbers.size() <= kShapeNumbers, "an activation of ", output.dim(), " dimensions");
     numbers.resize(kShapeNumbers);
     send(*links(index).output, as_tensor(numbers), "the activations' shape");
     parts_[index].has_sent_shape = true;
+    parts_[index].awaits_gradients = output.requires_grad();
+  }
+
+  /// The next stage was told once whether it is to send gradients.
+  static void check_gradient(const Part& part, const at::Tensor& output, int64_t micro_batch) {
+    if (part.awaits_gradients || !output.requires_grad()) return;
+    user_error({.where = "pipeline.run",
+                .problem = concat("the activations of micro-batch ", micro_batch,
+                                  " require a gradient, those of micro-batch 0 do not"),
+                .expected = "stages whose first micro-batch uses what is trained"});
   }
 
   void learn_shape(size_t index) {
     if (is_pretended(index)) {
       parts_[index].input_like = work_.pretended_input(index);
+      parts_[index].returns_gradients = parts_[index].input_like.requires_grad();
       return;
     }
     const at::Tensor message =
         expect(*links(index).input, at::zeros({kShapeNumbers}, at::kLong), "the activations' shape").wait();
     const auto* numbers = message.const_data_ptr<int64_t>();
-    std::vector<int64_t> shape(numbers + 3, numbers + 3 + numbers[1]);
+    std::vector<int64_t> shape(numbers + kBeforeSizes, numbers + kBeforeSizes + numbers[1]);
     shape[0] = 0;
     const auto options = at::TensorOptions(static_cast<at::ScalarType>(numbers[0]))
                              .device(numbers[2] == 0 ? at::kCPU : at::kCUDA);
     parts_[index].input_like = at::empty(shape, options);
+    parts_[index].returns_gradients = numbers[3] != 0;
   }
 
   void expect_input(size_t index) {
@@ -217,7 +232,7 @@ class Pipeline::Running {
   /// At most two wait at once, so that their memory is not held for all micro-batches that are under way.
   void expect_gradients(size_t index) {
     Part& part = parts_[index];
-    if (!run_.trains || links(index).output_gradient == nullptr) return;
+    if (!run_.trains || !part.awaits_gradients || links(index).output_gradient == nullptr) return;
     while (part.expected_gradients.size() < 2 && part.asked_gradients < part.forwards) {
       const at::Tensor& output = part.under_way.at(part.asked_gradients).output;
       part.expected_gradients.push_back(expect(*links(index).output_gradient,
@@ -245,11 +260,12 @@ class Pipeline::Running {
       expect_note(index);
       expect_input(index);
     }
-    if (run_.trains && input.defined()) input.set_requires_grad(true);
+    if (run_.trains && input.defined() && part.returns_gradients) input.set_requires_grad(true);
     const at::Tensor output = work_.forward(pass_of(index, micro_batch), input);
     ++part.forwards;
     if (links(index).output != nullptr) {
       if (!part.has_sent_shape) send_shape(index, output);
+      check_gradient(part, output, micro_batch);
       send(*links(index).output, output, name_of("activations", micro_batch));
     }
     if (!run_.trains) {
@@ -264,7 +280,7 @@ class Pipeline::Running {
     pipeline_.position_ = position(plan::Direction::kBackward, index, micro_batch);
     Part& part = parts_[index];
     at::Tensor gradient;
-    if (links(index).output_gradient != nullptr) {
+    if (part.awaits_gradients && links(index).output_gradient != nullptr) {
       gradient = part.expected_gradients.front().wait();
       part.expected_gradients.pop_front();
       expect_gradients(index);
@@ -273,7 +289,7 @@ class Pipeline::Running {
     part.under_way.erase(micro_batch);
     const at::Tensor input = under_way.input, output = std::move(under_way.output);
     work_.backward(pass_of(index, micro_batch), output, gradient, [&] {
-      if (links(index).input_gradient == nullptr) return;
+      if (!input.defined() || !input.requires_grad()) return;
       // A placeholder's loss may not depend on it.
       const at::Tensor sent = input.grad().defined() ? input.grad() : at::zeros_like(input);
       send(*links(index).input_gradient, sent, name_of("gradients", micro_batch));

@@ -8,7 +8,8 @@
 // labels), so that no later stage reads data. The note of a micro-batch is sent before the activation of the
 // one before, and so a stage knows in time how much will come and waits for it from then on, while it
 // computes: a message travels beside the passes. The first note of a run is preceded by the length of all
-// notes, the first activation by its shape.
+// notes, the first activation by its shape, and by whether a gradient is to come back: none does where no
+// stage so far trains anything.
 // Nothing waits for a send, but for the end of a run.
 #pragma once
 
@@ -46,14 +47,16 @@ class StageWork {
   virtual Note load(int64_t micro_batch) = 0;
   /// Of a pretended rank that is not of the first stage: a note as the first stage would make it.
   virtual Note pretended_note(int64_t micro_batch) = 0;
-  /// Of the same: [0, ...] with shape, dtype and device of what the virtual stage before would send.
+  /// Of the same: [0, ...] with shape, dtype and device of what the virtual stage before would send; it
+  /// requires a gradient if something before is trained.
   virtual at::Tensor pretended_input(size_t part) = 0;
   /// Forward pass. `input`: [samples, ...] of the virtual stage before; undefined on the first, which loaded
   /// the micro-batch itself. Returns [samples, ...] for the next virtual stage; on the last one what its
   /// backward begins with, a loss.
   virtual at::Tensor forward(const PartPass& pass, const at::Tensor& input) = 0;
   /// Backward pass from what forward returned. `gradient`: of `output`; undefined for a loss. Gradients of
-  /// forward's input add up in input.grad(), and `passed` is to be called as soon as they are there.
+  /// forward's input add up in input.grad(), and `passed` is to be called as soon as they are there. Where
+  /// nothing is trained so far, `output` requires no gradient and there is none.
   virtual void backward(const PartPass& pass, const at::Tensor& output, const at::Tensor& gradient,
                         const std::function<void()>& passed) = 0;
 };

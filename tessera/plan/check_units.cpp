@@ -6,6 +6,7 @@
 #include "tessera/plan/sized_units.h"
 
 namespace tessera::plan {
+
 void check_units(const char* function, const arch::ModelConfig& config, const Plan& plan) {
   const Plan expected = uniform_plan(config, plan.world, Level::kZero3, false, plan.prefetch);
   if (plan.units.size() != expected.units.size()) {
@@ -26,10 +27,6 @@ void check_units(const char* function, const arch::ModelConfig& config, const Pl
                 .problem = concat("\"tensor\" of \"", escape(unit.name), "\" is ", unit.layout.tensor),
                 .expected = "1: the unit has no layers that tensor parallelism cuts"});
   }
-}
-
-void check_predictable(const char* function, const arch::ModelConfig& config, const Plan& plan) {
-  check_units(function, config, plan);
 }
 
 }  // namespace tessera::plan

@@ -10,7 +10,4 @@ namespace tessera::plan {
 /// parallelism cuts one that has nothing to cut.
 void check_units(const char* function, const arch::ModelConfig& config, const Plan& plan);
 
-/// Errors: as check_units, and when the plan has pipeline stages, whose costs are not predicted.
-void check_predictable(const char* function, const arch::ModelConfig& config, const Plan& plan);
-
 }  // namespace tessera::plan

@@ -16,6 +16,7 @@ struct CostInputs {
   /// Reductions send pieces of at most this many values, over all ranks; 0: a unit's gradient in one piece.
   int64_t piece_values = 0;
   int64_t pieces_at_once = 1;  // of one reduction
+  int64_t frozen_units = 0;    // at the model's beginning: they have no backward pass
   bool tensor_pieces = false;  // layers that are cut may be computed in several pieces of the images
 };
 

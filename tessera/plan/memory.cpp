@@ -231,7 +231,8 @@ Memory training_memory(const arch::ModelConfig& config, const Plan& plan, CostIn
       gathered_bytes(plan, units, inputs, /*trains=*/true) + sums_of_pieces(units, inputs, batch);
   std::vector<double> kept(plan.units.size(), 0);    // bytes of each unit of the plan: activations,
   std::vector<double> coming(plan.units.size(), 0);  // gradients that backward takes up
-  double lasting = 0, again = 0;  // gradients that are held throughout; activations made again
+  double lasting = 0;                                // gradients that are held throughout
+  double again = 0, passing = 0;  // activations that are made again, and those of a frozen unit's forward
   for (const SizedUnit& unit : units) {
     memory.states += (1 + inputs.kept_values) * kFloatBytes * split_of(unit, plan).shard;
     const double gradients = gradient_bytes(unit, plan, inputs.accumulates);
@@ -243,6 +244,10 @@ Memory training_memory(const arch::ModelConfig& config, const Plan& plan, CostIn
     if (virtual_stage_of(plan, i) % plan.stages != stage) continue;
     const UnitPlan& unit = plan.units[i];
     const arch::UnitActivations& of = model.units[i];
+    if (static_cast<int64_t>(i) < inputs.frozen_units) {  // it keeps nothing for a backward pass
+      passing = std::max(passing, images * of.all);
+      continue;
+    }
     const double sums = unit.recompute == Recompute::kKeepSums ? of.sums : 0;
     kept[i] = images * (unit.recomputes() ? of.input + sums : of.all);
     if (unit.recomputes()) again = std::max(again, images * (of.again - sums));
@@ -250,12 +255,15 @@ Memory training_memory(const arch::ModelConfig& config, const Plan& plan, CostIn
   memory.gradients = lasting + beyond_activations(kept, coming);
   const double image = images * image_bytes(config);
   if (plan.stages == 1) {
-    memory.activations = std::accumulate(kept.begin(), kept.end(), 0.0) + again +
+    // When frozen units run, nothing is kept yet.
+    const double waiting = std::accumulate(kept.begin(), kept.end(), 0.0) + again;
+    memory.activations = std::max(waiting, passing) +
                          images * (image_bytes(config) * (1 + inputs.batches_ahead) + model.working);
     return memory;
   }
-  memory.activations = passes_under_way(plan, stage, {kept, model.units, image, images}) + again +
-                       images * model.working + (stage == 0 ? inputs.batches_ahead * image : 0);
+  memory.activations = passes_under_way(plan, stage, {kept, model.units, image, images}) +
+                       std::max(again, passing) + images * model.working +
+                       (stage == 0 ? inputs.batches_ahead * image : 0);
   return memory;
 }
 
@@ -285,7 +293,7 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const C
 
 std::vector<Memory> predict_stage_memory(const arch::ModelConfig& config, const Plan& plan,
                                          const CostInputs& inputs, int64_t batch) {
-  check_predictable("plan.predict_memory", config, plan);
+  check_units("plan.predict_memory", config, plan);
   std::vector<Memory> most(static_cast<size_t>(plan.stages));
   for (const int64_t rank : distinct_ranks(plan)) {
     const Memory one = training_memory(config, plan, inputs, batch, rank);
@@ -297,7 +305,7 @@ std::vector<Memory> predict_stage_memory(const arch::ModelConfig& config, const 
 
 double inference_bytes(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                        int64_t batch) {
-  check_predictable("plan.inference_bytes", config, plan);
+  check_units("plan.inference_bytes", config, plan);
   double most = 0;
   for (const int64_t rank : distinct_ranks(plan))
     most = std::max(most, inference_memory(config, plan, inputs, batch, rank));
@@ -305,7 +313,7 @@ double inference_bytes(const arch::ModelConfig& config, const Plan& plan, const 
 }
 
 double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_values) {
-  check_predictable("plan.saved_bytes", config, plan);
+  check_units("plan.saved_bytes", config, plan);
   double most = 0;
   for (const int64_t rank : distinct_ranks(plan)) {
     double numbers = 0, buffers = 0;

@@ -26,11 +26,11 @@ StepTraffic step_traffic(const arch::ModelConfig& config, const Plan& plan, cons
 /// forward and backward, in the unit at `index` of the plan. 0 for a unit that is not cut. Requires: the
 /// plan's units are the model's.
 double exchanged_per_image(const arch::ModelConfig& config, const Plan& plan, size_t index,
-                           int64_t compute_bytes);
+                           const CostInputs& inputs);
 
 /// Bytes of activations and gradients that a rank of a stage sends to its neighbours for one of its images.
 /// Requires: as exchanged_per_image().
 double passed_per_image(const arch::ModelConfig& config, const Plan& plan, int64_t stage,
-                        int64_t compute_bytes);
+                        const CostInputs& inputs);
 
 }  // namespace tessera::plan

@@ -3,6 +3,7 @@
 
 #include <fnmatch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <regex>
 
@@ -117,6 +118,19 @@ std::vector<ParameterGroups::Match> ParameterGroups::matches(const std::vector<s
     all.push_back(std::move(match));
   }
   return all;
+}
+
+int64_t frozen_units(const arch::ModelConfig& model, const OptimizerRecipe& optimizer) {
+  const ParameterGroups groups(optimizer);
+  const std::vector<std::string> units = arch::unit_names(model);
+  int64_t frozen = std::ssize(units);
+  for (const arch::ParameterSpec& spec : arch::parameters(model)) {
+    if (spec.buffer) continue;
+    const int64_t unit = std::ranges::find(units, spec.unit) - units.begin();
+    const Treatment treatment = groups.of(spec.name, spec.decay, std::ssize(units) - 1 - unit);
+    if (treatment.lr_scale != 0) frozen = std::min(frozen, unit);
+  }
+  return frozen;
 }
 
 }  // namespace tessera::recipe

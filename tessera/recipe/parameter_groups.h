@@ -52,4 +52,8 @@ class ParameterGroups {
   std::vector<Group> groups_;
 };
 
+/// Units at the model's beginning (plan::Plan::units) of which no parameter is trained: they need no backward
+/// pass. Errors: as ParameterGroups.
+int64_t frozen_units(const arch::ModelConfig& model, const OptimizerRecipe& optimizer);
+
 }  // namespace tessera::recipe

@@ -85,14 +85,15 @@ ShardedModel::ShardedModel(std::vector<Segment> segments, const plan::Plan& plan
     TESSERA_CHECK(segments_[i].name != plan.units.front().name || !unit_plan.recomputes(),
                   "the first segment's input has no gradient to recompute for");
     if (segments_[i].part == parts_.size()) {
-      const size_t first_unit = units_.size();
-      parts_.push_back({i, i, first_unit});
+      const size_t part = parts_.size();
+      parts_.push_back({i, i, i});
       parts_.back().reductions = std::make_unique<Reductions>(Reductions::Callbacks{
           .first_gradient = {},
-          .gradients_left = [this, first_unit](size_t index) { gradients_left(first_unit + index); }});
+          .gradients_left = [this, part](size_t index) { gradients_left(parts_[part].units[index]); }});
     }
     TESSERA_CHECK_EQ(segments_[i].part + 1, parts_.size());
     parts_.back().end = i + 1;
+    if (segments_[i].frozen) parts_.back().trained = i + 1;
     recompute_.push_back(unit_plan.recomputes());
     segment_units_.emplace_back();
     add_unit(i, segments_[i].parameters, unit_plan, plan, precision);
@@ -111,7 +112,10 @@ void ShardedModel::add_unit(size_t segment, UnitParameters parameters, const pla
                                           groups, pool_, unit_plan.offload));
   Unit* unit = units_.back().get();
   segment_units_[segment].push_back(unit);
-  part_of(segment).reductions->watch(*unit);
+  if (!segments_[segment].frozen) {
+    part_of(segment).reductions->watch(*unit);
+    part_of(segment).units.push_back(units_.size() - 1);
+  }
   for (size_t i = 0; i < unit->parameters().size(); ++i) {
     parameters_[unit->parameters()[i].second.unsafeGetTensorImpl()] = {unit, i};
   }
@@ -137,15 +141,19 @@ at::Tensor ShardedModel::forward(const at::Tensor& input, size_t part) {
     gather_for_forward(i);
     x = run_segment(i, x);
     // The last segment's backward comes next: it stays.
-    if (i + 1 < end || !at::GradMode::is_enabled()) release_units(i);
+    if (i + 1 < end || segments_[i].frozen || !at::GradMode::is_enabled()) release_units(i);
   }
   return x;
 }
 
-at::Tensor ShardedModel::run_segment(size_t index, const at::Tensor& input) {
-  if (!at::GradMode::is_enabled()) return segments_[index].forward(input);
+at::Tensor ShardedModel::run_segment(size_t index, at::Tensor input) {
+  if (!at::GradMode::is_enabled() || segments_[index].frozen) {
+    const at::NoGradGuard no_grad;
+    return segments_[index].forward(input);
+  }
   if (recompute_[index]) {
-    TESSERA_CHECK(input.requires_grad(), segments_[index].name);
+    // Behind frozen segments the input has no gradient; without one autograd would not come here.
+    if (!input.requires_grad()) input = input.detach().set_requires_grad(true);
     return RecomputedSegment::apply(input, this, static_cast<int64_t>(index));
   }
   at::Tensor output = segments_[index].forward(input);
@@ -175,7 +183,7 @@ void ShardedModel::gather_for_backward(size_t index) {
   if (Trace* trace = current_trace()) trace->begin_stretch("backward", current_unit_);
   part_of(index).reductions->advance();
   finish_gathers(index);
-  const size_t ahead = std::min(index - part_of(index).begin, static_cast<size_t>(prefetch_));
+  const size_t ahead = std::min(index - part_of(index).trained, static_cast<size_t>(prefetch_));
   for (size_t distance = 1; distance <= ahead; ++distance) start_gathers(index - distance);
 }
 
@@ -192,7 +200,7 @@ at::Tensor ShardedModel::gradient_memory(const at::Tensor& parameter) const {
 void ShardedModel::backward(const PartBackward& pass) {
   Reductions& reductions = *parts_[pass.part].reductions;
   reductions.begin(pass.last);
-  {
+  if (pass.output.requires_grad()) {
     const ops::GradientMemory places(
         [this](const at::Tensor& parameter) { return gradient_memory(parameter); });
     torch::autograd::backward({pass.output},
@@ -202,6 +210,11 @@ void ShardedModel::backward(const PartBackward& pass) {
   if (pass.passed) pass.passed();
   const TraceSpan span("reduce", "finish");
   reductions.finish();
+  if (!pass.last) return;
+  const Part& part = parts_[pass.part];
+  for (size_t i = part.begin; i < part.trained; ++i) {
+    for (Unit* unit : segment_units_[i]) unit->clear_gradient();
+  }
 }
 
 void ShardedModel::abandon_backward() {

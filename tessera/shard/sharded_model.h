@@ -36,11 +36,14 @@ struct Segment {
   /// Where the plan cuts the unit's layers, what is not cut of them: a unit of its own, plan::rows_plan's.
   std::vector<NamedTensor> rows = {};
   size_t part = 0;  // 0, 1, ...: segments of one part follow each other
+  /// Nothing of it and of the segments before it is trained: no backward pass comes here, and its units'
+  /// gradient() is zero.
+  bool frozen = false;
 };
 
 /// A backward pass of a part that ends with no loss.
 struct PartBackward {
-  at::Tensor output;    // of the part's forward
+  at::Tensor output;    // of the part's forward; without a gradient where the whole part is frozen
   at::Tensor gradient;  // of it; undefined: output is a loss
   bool last = true;     // of the optimizer step's micro-batches
   size_t part = 0;
@@ -100,12 +103,13 @@ class ShardedModel {
 
   /// Segments that run one after another, and the reductions of their units.
   struct Part {
-    size_t begin = 0, end = 0;  // segments
-    size_t first_unit = 0;
+    size_t begin = 0, end = 0;       // segments
+    size_t trained = 0;              // the first of them that is not frozen; `end` if all are
+    std::vector<size_t> units = {};  // that the reductions watch
     std::unique_ptr<Reductions> reductions = nullptr;
   };
   Part& part_of(size_t segment) { return parts_[segments_[segment].part]; }
-  at::Tensor run_segment(size_t index, const at::Tensor& input);
+  at::Tensor run_segment(size_t index, at::Tensor input);
   at::Tensor run_again(size_t index, const Segment::Forward& repeat, const at::Tensor& input) const;
   void add_unit(size_t segment, UnitParameters parameters, const plan::UnitPlan& unit_plan,
                 const plan::Plan& plan, Precision precision);

@@ -168,6 +168,11 @@ void Unit::hold_gradient() {
   set_gradient(at::empty({shard_numel_}, here(as_made ? precision_.compute : precision_.sum)));
 }
 
+void Unit::clear_gradient() {
+  hold_gradient();
+  gradient_.zero_();
+}
+
 void Unit::set_gradient(at::Tensor gradient) {
   gradient_ = std::move(gradient);
   for (Shard& shard : shards_) {

@@ -191,6 +191,8 @@ class Unit {
   void drop_gathered() { free_gathered(); }
   /// Memory for gradient(), contents undefined, where there is none. A backward pass does so itself.
   void hold_gradient();
+  /// gradient() is zero: no backward pass comes to the unit.
+  void clear_gradient();
   /// Nobody reads gradient() before the next backward pass: until then its memory is others'. Offloaded
   /// gradients keep theirs.
   void forget_gradient();

@@ -152,7 +152,7 @@ Rows pipeline_facts(const Prepared& p) {
     if (plan.stages > kStagesShown && stage >= kStagesShown / 2 && stage < plan.stages - kStagesShown / 2)
       continue;
     const auto index = static_cast<size_t>(stage);
-    const double passed = plan::passed_per_image(p.job.recipe.model, plan, stage, inputs.compute_bytes) *
+    const double passed = plan::passed_per_image(p.job.recipe.model, plan, stage, inputs) *
                           static_cast<double>(p.sizes.per_rank * plan.micro_batches);
     rows.emplace_back(concat("stage ", stage),
                       concat(stage_text(plan, stage), "; ", human_bytes(memory[index].total()), ", ",

@@ -14,13 +14,13 @@ namespace fs = std::filesystem;
 
 recipe::RunFolder agree_on_run_folder(const Prepared& p, mesh::Mesh& mesh) {
   recipe::RunFolder folder;
-  if (mesh.rank() == 0) {
+  if (p.ranks.speaks()) {
     recipe::Recipe named = p.job.recipe;
     if (p.ranks.pretended()) named.name += "-pretended";
     folder = recipe::claim_run_folder(named, p.job.resume);
   }
   const std::string path = mesh.world().all_gather_text(folder.path.string(), "run folder").front();
-  if (mesh.rank() != 0) folder = recipe::create_run_folder(path);
+  if (!p.ranks.speaks()) folder = recipe::create_run_folder(path);
   return folder;
 }
 

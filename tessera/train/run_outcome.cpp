@@ -15,6 +15,8 @@
 #include "tessera/launch/time_limit.h"
 #include "tessera/monitor/number.h"
 #include "tessera/monitor/report.h"
+#include "tessera/plan/memory.h"
+#include "tessera/plan/spans.h"
 #include "tessera/train/environment.h"
 
 namespace tessera::train {
@@ -52,6 +54,15 @@ nlohmann::ordered_json memory_used(const Prepared& p, mesh::Mesh& mesh) {
   if (const auto there = eager::device_memory(p.device))
     json["device_peak_bytes"] = largest(there->peak_bytes);
   return json;
+}
+
+/// Of a pipeline's stage, where the run's prediction is of the one that needs most.
+double predicted_of_rank(const Prepared& p, int64_t rank) {
+  const auto inputs = eager::cost_inputs(
+      eager::with_kept_activations(p.job.recipe, p.choices.keeps_activations), p.ranks.world, p.device);
+  const auto stages = plan::predict_stage_memory(p.job.recipe.model, p.plan, inputs, p.sizes.per_rank);
+  const double most = std::ranges::max_element(stages, {}, &plan::Memory::total)->total();
+  return p.predicted_bytes - most + stages[static_cast<size_t>(plan::stage_of(p.plan, rank))].total();
 }
 
 /// Of this process' steps. Where it made none, of those of the process that wrote the summary before; else
@@ -102,6 +113,10 @@ void end_pretended(const Prepared& p, const loop::LoopResult& result, mesh::Mesh
       {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},
   };
   summary.update(memory);
+  if (p.plan.stages > 1) {
+    summary["stage"] = plan::stage_of(p.plan, mesh.rank());
+    summary["predicted_memory_bytes"] = static_cast<int64_t>(predicted_of_rank(p, mesh.rank()));
+  }
   write_file_atomic(p.run_dir / "summary.json", json_text(summary, 2) + "\n");
   log.info(concat("done: pretended to be ", mesh.describe(), " for ", steps, steps == 1 ? " step" : " steps",
                   ": loss ", monitor::print("%g", result.last_step.loss), ", ",

@@ -43,7 +43,7 @@ std::string command_of(const TrainJob& job) {
 /// A training on one rank. Its methods are its life, in their order.
 class TrainRun {
  public:
-  TrainRun(const TrainJob& job, const launch::Ranks& ranks) : log_(ranks.rank == 0) {
+  TrainRun(const TrainJob& job, const launch::Ranks& ranks) : log_(ranks.speaks()) {
     p_.job = job;
     p_.ranks = ranks;
   }
@@ -72,7 +72,7 @@ class TrainRun {
 
  private:
   const recipe::Recipe& recipe() const { return p_.job.recipe; }
-  bool is_first() const { return p_.ranks.rank == 0; }
+  bool is_first() const { return p_.ranks.speaks(); }
 
   /// What this rank finds out alone: threads, device, plan, data, memory.
   void prepare() {
@@ -212,7 +212,7 @@ class TrainRun {
                                 p_.checkpoints,
                                 launch::stop_or_limit(recipe().run.time_limit, recipe().run.time_margin),
                                 pretended ? p_.job.pretend_steps : 0,
-                                p_.run_dir / "trace.json"};
+                                is_first() ? p_.run_dir / "trace.json" : fs::path()};
     mesh_->check_refusals();
     eager::MeshWorld world(*mesh_);
     try {

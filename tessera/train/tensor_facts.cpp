@@ -153,12 +153,12 @@ std::string spanning_group(const plan::Plan& plan, int64_t ranks_of_host) {
 
 /// Of the rank that sends most to other hosts.
 double bytes_between_hosts(const Prepared& p) {
-  const int64_t compute_bytes = eager::cost_inputs(p.job.recipe, p.ranks.world, p.device).compute_bytes;
+  const plan::CostInputs inputs = eager::cost_inputs(p.job.recipe, p.ranks.world, p.device);
   std::map<plan::Span, double> with_one;  // bytes a step to each rank of such a group
   for (size_t i = 0; i < p.plan.units.size(); ++i) {
     if (!p.plan.units[i].is_cut()) continue;
     with_one[tensor_span(p.plan, p.plan.units[i])] +=
-        plan::exchanged_per_image(p.job.recipe.model, p.plan, i, compute_bytes) *
+        plan::exchanged_per_image(p.job.recipe.model, p.plan, i, inputs) *
         static_cast<double>(p.sizes.per_rank * p.sizes.accumulation);
   }
   double most = 0;

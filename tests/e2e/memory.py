@@ -172,6 +172,14 @@ def small_pretended_run():
         train(folder, "--pretend-world", 8, *stages, run="stages").done()
         sent = summary(folder / "stages")["communication"]["rank 0 to rank 4"]["send"]
         check(sent["calls"] == 1 + 1 + 2 * 4, sent)  # the length of notes, a shape, 4 notes, 4 activations
+        first = summary(folder / "stages")
+        train(folder, "--pretend-world", 8, "--pretend-rank", 6, "--set", "run.trace=1", *stages, run="last").done()
+        last = summary(folder / "last")
+        check((first["rank"], first["stage"], last["rank"], last["stage"]) == (0, 0, 6, 1), first, last)
+        check(last["communication"]["rank 6 to rank 2"]["send"]["calls"] == 4, last["communication"])  # gradients
+        # The first stage has two micro-batches under way and images, the last one.
+        check(last["predicted_memory_bytes"] < first["predicted_memory_bytes"], last, first)
+        check(last["loss"] > 0 and (folder / "last/trace.json").exists(), last)
         for words, expected in (
                 (("--pretend-world", 0), "[train] --pretend-world is 0 and --pretend-steps 1: expected at least 2 for "
                                          "--pretend-world"),
@@ -181,6 +189,9 @@ def small_pretended_run():
                 (("--pretend-world", 8, "--resume"), "[train] --pretend-world cannot resume: it neither loads nor saves checkpoints"),
                 (("--pretend-world", 8, "--pretend-gbits", -1), "[train] --pretend-gbits is -1 and --pretend-latency 50: "
                                                                 "expected at least 0 for both"),
+                (("--pretend-world", 8, "--pretend-rank", 8), "[train] --pretend-rank is 8: expected 0 to 7, a rank of --pretend-world 8"),
+                (("--pretend-world", 8, "--pretend-rank", -1), "[train] --pretend-rank is -1: expected 0 to 7"),
+                (("--pretend-rank", 1), "[train] --pretend-rank 1 has no effect alone"),
                 (("--pretend-world", 5), "expected a multiple of 5 ranks")):
             failed = train(folder, *words, run="refused")
             check(failed.wait() == 2, words, failed.text())

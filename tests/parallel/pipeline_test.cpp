@@ -168,7 +168,7 @@ TEST(Pipeline, SendsTheLeast) {
     pipeline.run({actions, shape.micro_batches, 2}, work);
     int64_t samples = 0;
     for (int64_t i = 0; i < shape.micro_batches; ++i) samples += samples_of(0, i);
-    const int64_t values = samples * 3 * 8, forward = values + 8 * (1 + 2 * shape.micro_batches + 10);
+    const int64_t values = samples * 3 * 8, forward = values + 8 * (1 + 2 * shape.micro_batches + 11);
     EXPECT_EQ(bytes_sent(mesh), (pipeline.is_last() ? 0 : forward) + (pipeline.is_first() ? 0 : values));
   });
 }

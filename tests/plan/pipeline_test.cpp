@@ -180,11 +180,11 @@ TEST(PipelineTraffic, PassesActivationsAndGradients) {
   const arch::VitConfig config = std::get<arch::VitConfig>(vit(12).of);
   const double values = static_cast<double>(config.tokens() * config.width);
   const Plan plan = with({4, Schedule::k1F1B, 1, 4});
-  EXPECT_DOUBLE_EQ(passed_per_image(vit(12), plan, 0, 2), 2 * values);
-  EXPECT_DOUBLE_EQ(passed_per_image(vit(12), plan, 1, 2), 2 * 2 * values);
-  EXPECT_DOUBLE_EQ(passed_per_image(vit(12), plan, 2, 4), 4 * 2 * values);
-  EXPECT_DOUBLE_EQ(passed_per_image(vit(12), plan, 3, 2), 2 * values);
-  EXPECT_EQ(passed_per_image(vit(12), with({1}), 0, 2), 0);
+  EXPECT_DOUBLE_EQ(passed_per_image(vit(12), plan, 0, {.compute_bytes = 2}), 2 * values);
+  EXPECT_DOUBLE_EQ(passed_per_image(vit(12), plan, 1, {.compute_bytes = 2}), 2 * 2 * values);
+  EXPECT_DOUBLE_EQ(passed_per_image(vit(12), plan, 2, {.compute_bytes = 4}), 4 * 2 * values);
+  EXPECT_DOUBLE_EQ(passed_per_image(vit(12), plan, 3, {.compute_bytes = 2}), 2 * values);
+  EXPECT_EQ(passed_per_image(vit(12), with({1}), 0, {.compute_bytes = 2}), 0);
 }
 
 }  // namespace

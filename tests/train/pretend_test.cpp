@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "../mesh/recorded.h"
+#include "on_mesh.h"
 #include "tessera/base/error.h"
 #include "tessera/eager/session.h"
 #include "tessera/eager/state.h"

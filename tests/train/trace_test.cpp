@@ -32,7 +32,7 @@ nlohmann::json traced_run(int64_t world, const std::string& steps, const fs::pat
     const recipe::StepCounts counts = recipe::count_steps(recipe, source->size(), sizes.batch);
     train::run(*state,
                {*source, *source, sizes, counts, options, folder.path() / "checkpoints", [] { return false; },
-                0, file},
+                0, mesh.rank() == 0 ? file : fs::path()},
                mesh, nullptr, log);
   });
   return fs::exists(file) ? nlohmann::json::parse(read_file(file)) : nlohmann::json();

@@ -111,9 +111,23 @@ TEST(HybridTraffic, IsWhatAStepSends) {
   }
 }
 
+// Frozen units at the beginning have no backward pass, so nothing of one is sent.
+TEST(FrozenTraffic, IsWhatAStepSends) {
+  at::set_num_threads(1);
+  const std::string frozen = "optimizer.groups=[\"[cp]*: freeze\", \"blocks.[01].*: freeze\"]";
+  for (const std::string level : {"replicate", "zero1", "zero2", "zero3"}) {
+    for (const auto& [precision, reduce] : kPrecisions) {
+      SCOPED_TRACE(concat(level, ", ", precision, ", ", reduce));
+      expect_traffic({"shard.level=" + level, "train.accumulation=2", frozen,
+                      concat("precision.compute=", precision), concat("precision.reduce=", reduce)},
+                     4);
+    }
+  }
+}
+
 /// Bytes in a step that a rank sends over one boundary besides activations: the notes, their length, a shape.
 double note_bytes(const plan::Plan& layout, const recipe::BatchSizes& sizes) {
-  return static_cast<double>(8 * (1 + layout.micro_batches * (5 + 4 * sizes.per_rank) + 10));
+  return static_cast<double>(8 * (1 + layout.micro_batches * (5 + 4 * sizes.per_rank) + 11));
 }
 
 class PipelineTraffic : public ::testing::TestWithParam<std::string> {};
@@ -121,8 +135,10 @@ class PipelineTraffic : public ::testing::TestWithParam<std::string> {};
 // The stage that sends most, by the prediction and by count; and what each stage passes on.
 TEST_P(PipelineTraffic, IsWhatAStepSends) {
   at::set_num_threads(1);
+  const std::string frozen = "optimizer.groups=[\"[cp]*: freeze\", \"blocks.[01].*: freeze\"]";
   const std::vector<std::vector<std::string>> schedules = {
       {"parallel.schedule=gpipe", "parallel.micro_batches=3"},
+      {"parallel.micro_batches=4", "parallel.stages=[2, 1]", frozen},
       {"parallel.micro_batches=4"},
       {"parallel.micro_batches=1"},
       {"parallel.schedule=interleaved", "parallel.virtual_stages=2", "parallel.micro_batches=4"}};
@@ -146,8 +162,7 @@ TEST_P(PipelineTraffic, IsWhatAStepSends) {
         const auto boundaries = static_cast<double>(layout.virtual_stages - (stage == 1 ? 1 : 0));
         one.passed -= 2 * boundaries * note_bytes(layout, sizes);
         const auto images = static_cast<double>(2 * sizes.per_rank * sizes.accumulation);
-        const int64_t compute_bytes = cost_inputs(recipe, 4).compute_bytes;
-        EXPECT_EQ(one.passed, images * passed_per_image(recipe.model, layout, stage, compute_bytes));
+        EXPECT_EQ(one.passed, images * passed_per_image(recipe.model, layout, stage, cost_inputs(recipe, 4)));
         EXPECT_EQ(one.exchanged, 0);
         if (one.total() > most.total()) most = one;
       }
