@@ -113,6 +113,8 @@ void refuse_another_pipeline(const plan::Plan& file, const recipe::Recipe& recip
   if (keys.virtual_stages > 1 && keys.virtual_stages != file.virtual_stages)
     refuse("parallel.virtual_stages", std::to_string(keys.virtual_stages),
            concat(file.virtual_stages, " virtual stages"));
+  if (keys.ahead > 0 && keys.ahead != file.ahead)
+    refuse("parallel.ahead", std::to_string(keys.ahead), concat("\"ahead\" ", file.ahead));
   if (!keys.blocks.empty()) refuse("parallel.stages", "given", "its own");
 }
 

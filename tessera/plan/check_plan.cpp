@@ -45,6 +45,11 @@ class Checker {
     }
     if (p.stages == 1 && interleaved)
       fail("\"schedule\" is \"interleaved\" with 1 stage", "2 or more stages");
+    if (p.ahead > 0 && (p.schedule != Schedule::k1F1B || p.stages == 1)) {
+      fail(concat("\"ahead\" is ", p.ahead, " with ",
+                  p.stages == 1 ? "1 stage" : concat("\"schedule\" \"", to_string(p.schedule), "\"")),
+           "0, or \"1f1b\" with 2 or more stages");
+    }
     if (p.stages > 1 && p.micro_batches == 0) {
       fail(concat("\"micro_batches\" is 0 with ", p.stages, " stages"), "1 or more");
     }

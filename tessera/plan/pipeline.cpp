@@ -46,6 +46,10 @@ void check_shape(const Plan& plan, const PipelineSettings& p) {
            concat(p.virtual_stages, " with parallel.schedule \"", to_string(p.schedule), "\""),
            interleaved ? "2 or more" : "1, or parallel.schedule \"interleaved\"");
   }
+  if (p.ahead > 0 && p.schedule != Schedule::k1F1B) {
+    refuse("parallel.ahead", concat(p.ahead, " with parallel.schedule \"", to_string(p.schedule), "\""),
+           "0, or parallel.schedule \"1f1b\"");
+  }
   const int64_t parts = p.stages * p.virtual_stages;
   const auto units = static_cast<int64_t>(plan.units.size());
   if (parts > units && p.stages <= units && p.virtual_stages > 1) {
@@ -107,6 +111,7 @@ void set_pipeline(Plan* plan, const arch::ModelConfig& config, const PipelineSet
     if (!settings.blocks.empty()) refuse("parallel.stages", "given", "[] without a pipeline");
     if (settings.micro_batches > 0)
       refuse("parallel.micro_batches", std::to_string(settings.micro_batches), "0 without a pipeline");
+    if (settings.ahead > 0) refuse("parallel.ahead", std::to_string(settings.ahead), "0 without a pipeline");
     return;
   }
   check_shape(*plan, settings);
@@ -116,6 +121,7 @@ void set_pipeline(Plan* plan, const arch::ModelConfig& config, const PipelineSet
   plan->virtual_stages = settings.virtual_stages;
   plan->schedule = settings.schedule;
   plan->micro_batches = settings.micro_batches;
+  plan->ahead = settings.ahead;
   plan->first_unit = settings.blocks.empty()
                          ? cut_by_cost(config, parts)
                          : begins_of(settings.blocks, parts, static_cast<int64_t>(plan->units.size()));

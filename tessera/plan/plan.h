@@ -76,6 +76,7 @@ struct Plan {
   int64_t virtual_stages = 1;  // per pipeline stage; above 1 with Schedule::kInterleaved
   int64_t micro_batches = 0;   // of an optimizer step; 0, without pipeline: train.accumulation
   Schedule schedule = Schedule::k1F1B;
+  int64_t ahead = 0;  // ScheduleShape::ahead (schedule.h): 0, or with Schedule::k1F1B 1
   /// Index of the first unit of each virtual stage, in the model's order: stages * virtual_stages entries,
   /// rising from 0. Virtual stage v is of pipeline stage v % stages.
   std::vector<int64_t> first_unit = {0};
@@ -100,6 +101,7 @@ struct PipelineSettings {
   int64_t virtual_stages = 1;   // of each rank
   int64_t micro_batches = 0;    // of a step
   std::vector<int64_t> blocks;  // of each virtual stage, stem and head besides; empty: cut by cost
+  int64_t ahead = 0;            // Plan::ahead
   bool operator==(const PipelineSettings&) const = default;
 };
 

@@ -145,6 +145,7 @@ std::string to_json(const Plan& plan) {
                {"schedule", to_string(plan.schedule)},
                {"first_unit", plan.first_unit},
                {"prefetch", plan.prefetch}};
+  if (plan.ahead > 0) json["ahead"] = plan.ahead;
   json["units"] = Json::array();
   for (const UnitPlan& unit : plan.units) {
     Json entry = {
@@ -191,11 +192,12 @@ Plan plan_from_json(const std::string& text, const std::string& where) {
   const Reader reader(where);
   const Json json = parse(text, reader);
   const int64_t version = reader.version(json);
-  std::vector<std::string> keys = {"format", "version", "world", "prefetch", "units"};
+  std::vector<std::string> keys = {"format", "version", "world", "prefetch", "units"}, optional = {};
   if (version >= 2) {
     keys.insert(keys.end(), {"stages", "virtual_stages", "micro_batches", "schedule", "first_unit"});
+    optional = {"ahead"};
   }
-  reader.keys(json, "a plan", keys);
+  reader.keys(json, "a plan", keys, optional);
   if (reader.text(json, "format") != kFormat) {
     reader.fail(concat("\"format\" is \"", escape(json["format"].get<std::string>()), '"'),
                 concat('"', kFormat, '"'));
@@ -208,6 +210,7 @@ Plan plan_from_json(const std::string& text, const std::string& where) {
     plan.virtual_stages = reader.integer(json, "virtual_stages", 1, kLargestVirtual);
     plan.micro_batches = reader.integer(json, "micro_batches", 0, kLargestMicroBatches);
     plan.schedule = reader.choice(json, "schedule", kSchedules);
+    if (json.contains("ahead")) plan.ahead = reader.integer(json, "ahead", 0, 1);
     plan.first_unit = reader.integers(json, "first_unit", 0, kLargestUnit);
   }
   if (!json["units"].is_array() || json["units"].empty()) {

@@ -206,7 +206,7 @@ std::string to_string(const Action& action, int64_t parts) {
 
 ScheduleShape shape_of(const Plan& plan) {
   TESSERA_CHECK(plan.micro_batches >= 1, plan.micro_batches);
-  return {plan.schedule, plan.stages, plan.virtual_stages, plan.micro_batches};
+  return {plan.schedule, plan.stages, plan.virtual_stages, plan.micro_batches, plan.ahead};
 }
 
 std::vector<Action> schedule_of(const ScheduleShape& shape, int64_t stage) {

@@ -27,6 +27,7 @@ plan::Plan plan_of(const plan::ScheduleShape& shape, int64_t ranks = 1) {
   plan.virtual_stages = shape.parts;
   plan.micro_batches = shape.micro_batches;
   plan.schedule = shape.schedule;
+  plan.ahead = shape.ahead;
   plan.first_unit.clear();
   for (int64_t i = 0; i < shape.stages * shape.parts; ++i) {
     plan.first_unit.push_back(i);
@@ -113,6 +114,7 @@ TEST(Pipeline, MultipliesThroughAllStagesAndBack) {
                                            {plan::Schedule::k1F1B, 3, 1, 1},
                                            {plan::Schedule::k1F1B, 3, 1, 2},
                                            {plan::Schedule::k1F1B, 3, 1, 6},
+                                           {plan::Schedule::k1F1B, 3, 1, 6, 1},
                                            {plan::Schedule::kGpipe, 4, 1, 7},
                                            {plan::Schedule::kInterleaved, 2, 2, 4},
                                            {plan::Schedule::kInterleaved, 2, 3, 2},

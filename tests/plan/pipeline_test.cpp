@@ -30,7 +30,8 @@ struct Settings {
   Schedule schedule = Schedule::k1F1B;
   int64_t virtual_stages = 1, micro_batches = 0;
   std::vector<int64_t> blocks = {};
-  PipelineSettings all() const { return {stages, schedule, virtual_stages, micro_batches, blocks}; }
+  int64_t ahead = 0;
+  PipelineSettings all() const { return {stages, schedule, virtual_stages, micro_batches, blocks, ahead}; }
 };
 
 Plan with(const Settings& settings, int64_t world = 8, int64_t depth = 12) {
@@ -87,6 +88,11 @@ TEST(SetPipeline, NamesTheKeyThatIsWrong) {
             "[plan.set_pipeline] parallel.virtual_stages is 2: expected 1 without a pipeline");
   EXPECT_EQ(refusal({1, Schedule::k1F1B, 1, 4}),
             "[plan.set_pipeline] parallel.micro_batches is 4: expected 0 without a pipeline");
+  EXPECT_EQ(refusal({2, Schedule::kGpipe, 1, 2, {}, 1}),
+            "[plan.set_pipeline] parallel.ahead is 1 with parallel.schedule \"gpipe\": expected 0, or "
+            "parallel.schedule \"1f1b\"");
+  EXPECT_EQ(refusal({1, Schedule::k1F1B, 1, 0, {}, 1}),
+            "[plan.set_pipeline] parallel.ahead is 1: expected 0 without a pipeline");
   EXPECT_EQ(refusal({1, Schedule::k1F1B, 1, 0, {12}}),
             "[plan.set_pipeline] parallel.stages is given: expected [] without a pipeline");
 }
@@ -153,12 +159,14 @@ TEST(Spans, StayWithinAStage) {
 
 // Memory of the activations alone: what does not depend on the micro-batches must not.
 TEST(PipelineMemory, IsFlatInTheMicroBatchesUnder1F1BAndNotUnderGpipe) {
-  const auto activations = [](Schedule schedule, int64_t micro_batches) {
+  const auto activations = [](Schedule schedule, int64_t micro_batches, int64_t ahead = 0) {
     CostInputs inputs;
     inputs.accumulates = true;
-    return predict_memory(vit(12), with({4, schedule, 1, micro_batches}), inputs, 4).activations;
+    return predict_memory(vit(12), with({4, schedule, 1, micro_batches, {}, ahead}), inputs, 4).activations;
   };
   EXPECT_DOUBLE_EQ(activations(Schedule::k1F1B, 8), activations(Schedule::k1F1B, 64));
+  EXPECT_DOUBLE_EQ(activations(Schedule::k1F1B, 8, 1), activations(Schedule::k1F1B, 64, 1));
+  EXPECT_GT(activations(Schedule::k1F1B, 8, 1), 1.1 * activations(Schedule::k1F1B, 8));
   EXPECT_GT(activations(Schedule::kGpipe, 64), 7 * activations(Schedule::kGpipe, 8));
   EXPECT_GT(activations(Schedule::kGpipe, 8), 1.5 * activations(Schedule::k1F1B, 8));
 }

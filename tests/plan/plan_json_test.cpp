@@ -29,6 +29,7 @@ Plan random_plan(uint64_t seed) {
   const bool interleaved = plan.stages > 1 && draw(2) == 1;
   plan.schedule = interleaved ? Schedule::kInterleaved : static_cast<Schedule>(draw(2));
   plan.virtual_stages = interleaved ? 2 + draw(2) : 1;
+  plan.ahead = plan.stages > 1 && plan.schedule == Schedule::k1F1B ? draw(2) : 0;
   plan.micro_batches = plan.stages * (plan.stages > 1 ? 1 + draw(9) : draw(9));
   const int64_t dp = 1 << draw(4), tensor = 1 + draw(3), other = 1 + draw(3);
   plan.world = plan.stages * tensor * other * dp;
@@ -253,6 +254,12 @@ TEST(CheckPlan, ContradictionsOfStages) {
               p.stages = 1;
             }),
             "\"schedule\" is \"interleaved\" with 1 stage (p.json): expected 2 or more stages");
+  EXPECT_EQ(with([](Plan& p) {
+              p.ahead = 1;
+              p.schedule = Schedule::kGpipe;
+            }),
+            "\"ahead\" is 1 with \"schedule\" \"gpipe\" (p.json): expected 0, or \"1f1b\" with 2 or more "
+            "stages");
   EXPECT_EQ(with([](Plan& p) { p.stages = 8; }),
             "\"stages\" times \"virtual_stages\" is 8 (p.json): expected at most the 4 units");
   EXPECT_EQ(with([](Plan& p) { p.first_unit = {0}; }),

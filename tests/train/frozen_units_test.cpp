@@ -24,6 +24,7 @@ struct FrozenCase {
   std::string name;
   int64_t world = 1;
   std::vector<std::string> sets = {};
+  friend void PrintTo(const FrozenCase& one, std::ostream* out) { *out << one.name; }
 };
 
 const std::vector<FrozenCase> kCases = {

@@ -31,6 +31,8 @@ const std::vector<Choice> kPipelines = {
     {"1f1b_3_m6_head_alone",
      {"parallel.pipeline=3", "parallel.micro_batches=6", "parallel.stages=[2, 2, 0]"},
      3},
+    {"1f1b_2_m3_ahead", {"parallel.pipeline=2", "parallel.micro_batches=3", "parallel.ahead=1"}, 2},
+    {"1f1b_3_m6_ahead", {"parallel.pipeline=3", "parallel.micro_batches=6", "parallel.ahead=1"}, 3},
     {"1f1b_3_m2", {"parallel.pipeline=3", "parallel.micro_batches=2"}, 3},
     {"interleaved_2_m4",
      {"parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.virtual_stages=2",
