@@ -92,6 +92,7 @@ class Loop {
     const double lr = recipe::learning_rate(state_.recipe, input_.counts, state_.step);
     const auto start = std::chrono::steady_clock::now();
     const double waited = world_.wait_seconds();
+    const std::optional<double> bubble = world_.bubble_seconds();
     const StepResult step = trace_.run([&] {
       return train_step(state_, backend_, world_, loader, input_.sizes.accumulation, lr,
                         input_.stop_requested);
@@ -106,7 +107,9 @@ class Loop {
     const double seconds = seconds_since(start);
     state_.seconds += seconds;
     if (!step.skipped.empty()) log_.warn(step.skipped);
-    telemetry_.step(step, lr, {seconds, loader.take_wait_seconds(), world_.wait_seconds() - waited});
+    StepTimes times{seconds, loader.take_wait_seconds(), world_.wait_seconds() - waited};
+    if (bubble) times.bubble = *world_.bubble_seconds() - *bubble;
+    telemetry_.step(step, lr, times);
     result_.last_step = step;
     // Several ranks agree on a stop by the vote of a step; one rank alone also hears of it after the vote.
     const bool stop = step.stop || (world_.size() == 1 && input_.stop_requested());

@@ -44,6 +44,7 @@ void Telemetry::step(const StepResult& step, double lr, const StepTimes& times) 
   since_line_.seconds += times.seconds;
   since_line_.data_wait += times.data_wait;
   since_line_.comm_wait += times.comm_wait;
+  if (times.bubble) since_line_.bubble = since_line_.bubble.value_or(0) + *times.bubble;
   if (monitor_ == nullptr) {
     record(step, times.seconds);
     return;
@@ -58,6 +59,7 @@ void Telemetry::step(const StepResult& step, double lr, const StepTimes& times) 
   metrics.tflops = image_flops_ * metrics.images_per_second / 1e12;
   metrics.data_wait = since_line_.data_wait / since_line_.seconds;
   metrics.comm_wait = since_line_.comm_wait / since_line_.seconds;
+  if (since_line_.bubble) metrics.bubble = *since_line_.bubble / since_line_.seconds;
   metrics.memory_bytes = static_cast<double>(resident_bytes());
   metrics.seconds = state_.seconds;
   if (const auto there = backend_.device_memory()) {
@@ -71,10 +73,12 @@ void Telemetry::step(const StepResult& step, double lr, const StepTimes& times) 
 /// What a rank without a monitor leaves in its log: how far it came, and what it waited for.
 void Telemetry::record(const StepResult& step, double seconds) {
   if (!is_line(state_.step)) return;
-  const std::string line = monitor::print(
-      "step %ld/%ld  loss %.4f  %.3f s  data %.0f %%  comm %.0f %%", static_cast<long>(state_.step),
-      static_cast<long>(counts_.total), step.loss, seconds, 100 * since_line_.data_wait / since_line_.seconds,
-      100 * since_line_.comm_wait / since_line_.seconds);
+  const auto percent = [&](double waited) { return 100 * waited / since_line_.seconds; };
+  std::string line =
+      monitor::print("step %ld/%ld  loss %.4f  %.3f s  data %.0f %%  comm %.0f %%",
+                     static_cast<long>(state_.step), static_cast<long>(counts_.total), step.loss, seconds,
+                     percent(since_line_.data_wait), percent(since_line_.comm_wait));
+  if (since_line_.bubble) line += monitor::print("  bubble %.0f %%", percent(*since_line_.bubble));
   const auto there = backend_.device_memory();
   log_.record(there ? concat(line, "  ",
                              monitor::device_memory_text(static_cast<double>(there->bytes),

@@ -20,9 +20,10 @@ namespace tessera::loop {
 
 /// How long a step took on this rank, in seconds.
 struct StepTimes {
-  double seconds = 0;    // in all
-  double data_wait = 0;  // of these, waiting for the data loader
-  double comm_wait = 0;  // and for other ranks
+  double seconds = 0;                 // in all
+  double data_wait = 0;               // of these, waiting for the data loader
+  double comm_wait = 0;               // and for other ranks
+  std::optional<double> bubble = {};  // of the latter, for other stages of a pipeline
 };
 
 /// One thread.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +28,8 @@ class World {
   virtual std::vector<std::string> gather(const std::string& text, const std::string& what) = 0;
   /// Seconds that this rank's training thread has waited for other ranks so far.
   virtual double wait_seconds() const = 0;
+  /// Of these, for other stages of a pipeline (the bubble); nothing where there is none.
+  virtual std::optional<double> bubble_seconds() const { return std::nullopt; }
   /// The same ranks for the collectives of another thread. Collective.
   virtual std::unique_ptr<World> another(const std::string& name) = 0;
   /// Makes what waits for other ranks fail, on this rank. From any thread.

@@ -316,6 +316,13 @@ double Mesh::wait_seconds() const {
   return total;
 }
 
+std::optional<double> Mesh::link_wait_seconds() const {
+  if (links_.empty()) return std::nullopt;
+  double total = 0;
+  for (const auto& [link, group] : links_) total += group->wait_seconds();
+  return total;
+}
+
 std::string Mesh::describe() const {
   std::string text = concat("rank ", rank_, "/", world_size_);
   for (const Axis& axis : axes_) {

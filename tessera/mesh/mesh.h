@@ -120,6 +120,8 @@ class Mesh {
   [[nodiscard]] std::shared_ptr<const CollectiveWatcher> watch_collectives(CollectiveWatcher watcher);
   /// Seconds the training thread has stood still for collectives of any group so far.
   double wait_seconds() const;
+  /// Of these, for messages of links; nothing where this rank has none.
+  std::optional<double> link_wait_seconds() const;
   /// "rank 3/8 pp1 shard1".
   std::string describe() const;
 

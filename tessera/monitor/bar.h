@@ -25,6 +25,7 @@ struct Progress {
   double peak_share = kUnknown, data_wait = kUnknown, comm_wait = kUnknown;  // 0..1
   double memory_bytes = kUnknown, seconds_left = kUnknown;
   double device_bytes = kUnknown, device_peak_bytes = kUnknown;
+  double bubble = kUnknown;  // 0..1
 };
 
 /// At most `width` columns: fields that do not fit are left out, the least important first. `unicode`: draw

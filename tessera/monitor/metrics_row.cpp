@@ -44,6 +44,7 @@ StepMetrics step_from(const Json& row) {
   m.seconds_left = number_or_unknown(row, "seconds_left");
   m.device_bytes = number_or_unknown(row, "device_bytes");
   m.device_peak_bytes = number_or_unknown(row, "device_peak_bytes");
+  m.bubble = number_or_unknown(row, "bubble");
   return m;
 }
 
@@ -98,7 +99,7 @@ void in_order(const History& history, const PutRow& put_row) {
 std::string csv_header() {
   return "kind,step,epoch,loss,learning_rate,gradient_norm,images_per_second,tflops,data_wait,comm_wait,"
          "memory_bytes,top1,top5,samples,seconds,top1_ema,loss_ema,peak_share,seconds_left,device_bytes,"
-         "device_peak_bytes\n";
+         "device_peak_bytes,bubble\n";
 }
 
 std::string csv_row(const StepMetrics& m) {
@@ -109,14 +110,14 @@ std::string csv_row(const StepMetrics& m) {
   }
   return row + ",,,," + shortest(m.seconds) + ",,," + shortest_or_none(known(m.peak_share)) + "," +
          shortest_or_none(known(m.seconds_left)) + "," + shortest_or_none(known(m.device_bytes)) + "," +
-         shortest_or_none(known(m.device_peak_bytes)) + "\n";
+         shortest_or_none(known(m.device_peak_bytes)) + "," + shortest_or_none(known(m.bubble)) + "\n";
 }
 
 std::string csv_row(const EvalMetrics& m) {
   return "eval," + std::to_string(m.step) + "," + shortest(m.epoch) + "," + shortest(m.loss) + ",,,,,,,," +
          shortest(m.top1) + "," + shortest(m.top5) + "," + std::to_string(m.samples) + "," +
          shortest(m.seconds) + "," + shortest_or_none(m.top1_ema) + "," + shortest_or_none(m.loss_ema) +
-         ",,,,\n";
+         ",,,,,\n";
 }
 
 std::string json_row(const StepMetrics& m) {
@@ -138,6 +139,7 @@ std::string json_row(const StepMetrics& m) {
     row["device_bytes"] = m.device_bytes;
     row["device_peak_bytes"] = m.device_peak_bytes;
   }
+  if (known(m.bubble)) row["bubble"] = m.bubble;
   return row.dump() + "\n";
 }
 
@@ -165,6 +167,7 @@ formats::EventScalars scalars(const StepMetrics& m) {
     points.emplace_back("memory/device_bytes", m.device_bytes);
     points.emplace_back("memory/device_peak_bytes", m.device_peak_bytes);
   }
+  if (const auto bubble = known(m.bubble)) points.emplace_back("speed/bubble", *bubble);
   return points;
 }
 

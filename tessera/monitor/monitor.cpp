@@ -153,6 +153,7 @@ void Monitor::State::update(StepMetrics& m) {
   progress.seconds_left = m.seconds_left;
   progress.device_bytes = m.device_bytes;
   progress.device_peak_bytes = m.device_peak_bytes;
+  progress.bubble = m.bubble;
 }
 
 void Monitor::State::write_row(const StepMetrics& m) {

@@ -44,6 +44,7 @@ std::vector<Field> fields_of(const Progress& p) {
   add(fields, 5, p.peak_share, print("%.0f %% of peak", 100 * p.peak_share));
   add(fields, 6, p.data_wait, print("data %.0f %%", 100 * p.data_wait));
   add(fields, 7, p.comm_wait, print("comm %.0f %%", 100 * p.comm_wait));
+  add(fields, 7, p.bubble, print("bubble %.0f %%", 100 * p.bubble));
   add(fields, 8, p.memory_bytes, human_bytes(p.memory_bytes));
   add(fields, 8, p.device_bytes, device_memory_text(p.device_bytes, p.device_peak_bytes));
   add(fields, 3, p.seconds_left, clock(std::isfinite(p.seconds_left) ? p.seconds_left : 0) + " left");

@@ -29,6 +29,8 @@ struct StepMetrics {
   // Of the GPU, by LibTorch's allocator on this rank: now, and the most so far; NaN: there is none.
   double device_bytes = std::numeric_limits<double>::quiet_NaN();
   double device_peak_bytes = std::numeric_limits<double>::quiet_NaN();
+  // Part of comm_wait, for other stages of a pipeline: share of the time, 0..1; NaN: there is no pipeline.
+  double bubble = std::numeric_limits<double>::quiet_NaN();
 };
 
 struct EvalMetrics {

@@ -173,6 +173,9 @@ std::string waiting_chart(const ReportInput& input) {
   if (!(quantile(data.y, 1) > 0) && !(quantile(ranks.y, 1) > 0)) return "";
   chart.curves.push_back({"for data", "orange", Curve::kLine, smooth(data)});
   chart.curves.push_back({"for other ranks", "blue", Curve::kLine, smooth(ranks)});
+  const Points bubble = points_of(input.steps, [](const StepMetrics& m) { return 100 * m.bubble; });
+  if (!std::isnan(quantile(bubble.y, 1)))
+    chart.curves.push_back({"of these, for other stages", "green", Curve::kLine, smooth(bubble)});
   chart.from_zero = true;
   return render(chart);
 }

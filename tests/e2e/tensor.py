@@ -7,7 +7,7 @@ import subprocess
 
 from files import make_image_folder, shared_data
 from finetune import SMALL_VIT, read_safetensors, tensors_of
-from harness import check, check_same_losses, losses, main, scratch, settings, summary, tessera, train
+from harness import check, check_same_losses, losses, main, rows, scratch, settings, summary, tessera, train
 
 STRIDED = settings(parallel__tensor=2, parallel__tensor_adjacent="false")
 STAGES = settings(parallel__pipeline=2, parallel__tensor=2, parallel__micro_batches=2)
@@ -132,6 +132,10 @@ def statistics_and_trace_are_of_all_ranks(layout=STRIDED):
             names = {event["name"] for event in events if event.get("pid") == rank and event.get("cat") == "communication"}
             block = 1 if layout is STRIDED or rank > 1 else 0
             check(any(name.startswith(f"gather_rows blocks.{block}.mlp over axis tensor") for name in names), rank, names)
+            # A stage waits for the other one, and that is part of what it waits for ranks.
+            bubbles = [row.get("bubble") for row in rows(folder / "four")]
+            check(all(0 < bubble <= row["comm_wait"] for bubble, row in zip(bubbles, rows(folder / "four"))) if layout is STAGES
+                  else bubbles.count(None) == len(bubbles), bubbles)
             waits = [stage["waited_for_stages_seconds"] for stage in summary(folder / "four").get("stages", [])]
             check(len(waits) == (2 if layout is STAGES else 0) and all(0 < wait < 60 for wait in waits), waits)
             sends = any(name.startswith("send activations of micro-batch 1 over rank") for name in names)

@@ -51,6 +51,13 @@ TEST(BarLine, ShowsAllWhereThereIsRoom) {
             "peak  data 1 %  comm 6 %  812.00 MiB  1:37 left");
 }
 
+TEST(BarLine, APipelineHasABubble) {
+  Progress p = example();
+  p.bubble = 0.124;
+  EXPECT_NE(bar_line(p, 180, false).find("comm 6 %  bubble 12 %  812.00 MiB"), std::string::npos);
+  EXPECT_EQ(plain_line(example()).find("bubble"), std::string::npos);
+}
+
 TEST(BarLine, FitsAnyWidth) {
   Progress p = example();
   for (const bool unicode : {false, true}) {

@@ -56,8 +56,8 @@ std::vector<std::string> lines_of(const fs::path& path) {
 std::string without_time_left(const fs::path& path) {
   std::string kept;
   for (const auto& line : lines_of(path)) {
-    size_t end = line.size();  // in the .csv behind it: what a GPU holds, which there is none of
-    for (int fields = path.extension() == ".csv" ? 3 : 1; fields > 0; --fields)
+    size_t end = line.size();  // in the .csv behind it: a GPU's memory and a pipeline's bubble
+    for (int fields = path.extension() == ".csv" ? 4 : 1; fields > 0; --fields)
       end = line.rfind(',', end - 1);
     kept += line.substr(0, end) + "\n";
   }
@@ -73,12 +73,12 @@ TEST(Metrics, RowsAndHeader) {
   EXPECT_EQ(csv[0],
             "kind,step,epoch,loss,learning_rate,gradient_norm,images_per_second,tflops,data_wait,comm_wait,"
             "memory_bytes,top1,top5,samples,seconds,top1_ema,loss_ema,peak_share,seconds_left,"
-            "device_bytes,device_peak_bytes");
-  EXPECT_EQ(csv[1], "step,1,0.1,0.5,0.001,1.1,5000,1.5,0.01,0.02,1e+09,,,,0.25,,,,,,");
-  EXPECT_EQ(csv[2].substr(csv[2].find(",,,,")), ",,,,1.25,,,,4.5,,");  // 18 steps of a quarter of a second
-  EXPECT_EQ(csv[4], "eval,10,1,0.5,,,,,,,,90,99,10000,1.25,,,,,,");
+            "device_bytes,device_peak_bytes,bubble");
+  EXPECT_EQ(csv[1], "step,1,0.1,0.5,0.001,1.1,5000,1.5,0.01,0.02,1e+09,,,,0.25,,,,,,,");
+  EXPECT_EQ(csv[2].substr(csv[2].find(",,,,")), ",,,,1.25,,,,4.5,,,");  // 18 steps of a quarter of a second
+  EXPECT_EQ(csv[4], "eval,10,1,0.5,,,,,,,,90,99,10000,1.25,,,,,,,");
   ASSERT_EQ(csv.size(), 9U);  // header; steps 1, 5, 10, 15, 20, 23; two evaluations
-  for (const auto& line : csv) EXPECT_EQ(std::count(line.begin(), line.end(), ','), 20) << line;
+  for (const auto& line : csv) EXPECT_EQ(std::count(line.begin(), line.end(), ','), 21) << line;
   const auto jsonl = lines_of(folder.path() / "run/metrics.jsonl");
   ASSERT_EQ(jsonl.size(), 8U);
   const auto row = nlohmann::json::parse(jsonl[3]);
@@ -137,7 +137,7 @@ TEST(Metrics, ShareOfPeakAndTimeLeftAreInEveryFile) {
   Monitor monitor(options, log);
   for (int64_t step = 1; step <= 40; ++step) monitor.step(step_at(step));
   const std::string last = lines_of(folder.path() / "metrics.csv").back();
-  EXPECT_EQ(last.substr(last.size() - 12), ",,,0.25,15,,");  // 60 steps of a quarter of a second
+  EXPECT_EQ(last.substr(last.size() - 12), ",,0.25,15,,,");  // 60 steps of a quarter of a second
   const auto row = nlohmann::json::parse(lines_of(folder.path() / "metrics.jsonl").back());
   EXPECT_EQ(row.at("peak_share"), 0.25);
   EXPECT_EQ(row.at("seconds_left"), 15);
@@ -170,8 +170,8 @@ TEST(Metrics, ResumesFilesOfOlderRuns) {
   const auto csv = lines_of(folder.path() / "metrics.csv");
   ASSERT_EQ(csv.size(), 3U);
   EXPECT_EQ(csv[0] + "\n", csv_header());
-  EXPECT_EQ(csv[1], "step,5,0.5,0.25,0.001,1,5000,1.5,0.01,0.02,1e+09,,,,1.5,,,,,,");
-  for (const auto& line : csv) EXPECT_EQ(std::count(line.begin(), line.end(), ','), 20) << line;
+  EXPECT_EQ(csv[1], "step,5,0.5,0.25,0.001,1,5000,1.5,0.01,0.02,1e+09,,,,1.5,,,,,,,");
+  for (const auto& line : csv) EXPECT_EQ(std::count(line.begin(), line.end(), ','), 21) << line;
   EXPECT_EQ(parse_history(read_file(folder.path() / "metrics.jsonl"), 40).damaged, 0);
 }
 
@@ -224,7 +224,7 @@ TEST(Metrics, MemoryOfAGpuIsInEveryFile) {
   row.device_bytes = 3e9;
   row.device_peak_bytes = 5e9;
   const std::string csv = csv_row(row);
-  EXPECT_EQ(csv.substr(csv.size() - 14), ",,3e+09,5e+09\n") << csv;  // the time left is not known
+  EXPECT_EQ(csv.substr(csv.size() - 15), ",,3e+09,5e+09,\n") << csv;  // the time left is not known
   const History history = parse_history(json_row(row), 2);
   ASSERT_EQ(history.steps.size(), 1U);
   EXPECT_EQ(history.steps[0].device_bytes, 3e9);
@@ -232,6 +232,22 @@ TEST(Metrics, MemoryOfAGpuIsInEveryFile) {
   const auto points = scalars(row);
   ASSERT_EQ(points.size(), without + 2);
   EXPECT_EQ(points.back(), (std::pair<std::string, double>{"memory/device_peak_bytes", 5e9}));
+}
+
+// Of a run without a pipeline it is nowhere.
+TEST(Metrics, TheBubbleIsInEveryFile) {
+  StepMetrics row = step_at(2);
+  EXPECT_EQ(json_row(row).find("bubble"), std::string::npos);
+  const size_t without = scalars(row).size();
+  row.bubble = 0.125;
+  const std::string csv = csv_row(row);
+  EXPECT_EQ(csv.substr(csv.size() - 9), ",,,0.125\n") << csv;
+  const History history = parse_history(json_row(row), 2);
+  ASSERT_EQ(history.steps.size(), 1U);
+  EXPECT_EQ(history.steps[0].bubble, 0.125);
+  const auto points = scalars(row);
+  ASSERT_EQ(points.size(), without + 1);
+  EXPECT_EQ(points.back(), (std::pair<std::string, double>{"speed/bubble", 0.125}));
 }
 
 TEST(Metrics, NumbersThatAreNotFinite) {
