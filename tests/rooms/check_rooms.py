@@ -10,9 +10,9 @@ import sys
 import tempfile
 
 ROWS = ["cli", "train library", "profile", "eager", "loop optim models weights", "recipe prepare", "cuda parallel shard", "mesh",
-        "ops data checkpoint monitor", "plan", "arch formats launch", "base"]
+        "ops data checkpoint monitor planner", "plan", "arch formats launch", "base"]
 ROW = {room: row for row, rooms in enumerate(ROWS) for room in rooms.split()}
-TORCH_FREE = set("base arch formats plan data recipe checkpoint monitor prepare weights launch loop cli".split())
+TORCH_FREE = set("base arch formats plan planner data recipe checkpoint monitor prepare weights launch loop cli".split())
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"tessera/(\w+)/|([<"](?:torch|ATen|c10)/))', re.M)
 
 
