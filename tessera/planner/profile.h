@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// What was measured of a machine and a model, from which step times are predicted. Values; safe from any
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/arch/model.h"
+#include "tessera/plan/plan.h"
+
+namespace tessera::planner {
+
+/// One unit's passes on one rank, for one micro-batch, with messages that take no time.
+struct UnitTimes {
+  std::string kind;    // of unit_kinds()
+  int64_t tensor = 1;  // ranks that compute the unit together
+  int64_t batch = 1;   // images of this rank in the micro-batch; its tensor group has `tensor` times as many
+  plan::Recompute recompute = plan::Recompute::kNone;
+  double forward = 0;   // seconds
+  double backward = 0;  // seconds, with what is computed again
+  double spread = 0;    // of forward + backward over the rounds: (third quartile - first) / median
+  bool operator==(const UnitTimes&) const = default;
+};
+
+/// Messages of one kind of group: seconds = latency + bytes / bytes_per_second.
+struct LinkTimes {
+  std::string operation;  // "all_gather", "reduce_scatter", "exchange" (activations of a tensor group), "send"
+  std::string kind;       // "adjacent", "strided" (of ranks of one host), "hosts"
+  std::string transport;  // "shared memory", "TCP", "NCCL"
+  int64_t ranks = 2;      // of the group
+  double latency = 0;           // seconds
+  double bytes_per_second = 0;  // of what each rank sends
+  double spread = 0;            // relative deviation of the measured sizes from this line, root mean square
+  struct Sample {
+    int64_t bytes = 0;  // that each rank sends
+    double seconds = 0;
+    bool operator==(const Sample&) const = default;
+  };
+  std::vector<Sample> samples = {};
+  bool operator==(const LinkTimes&) const = default;
+};
+
+/// Where and how it was measured.
+struct Provenance {
+  std::string host, processor, device;  // device: "CPU", or the GPU's name
+  std::string build;                    // Tessera's version and LibTorch's
+  std::string date;                     // ISO 8601, UTC
+  std::string compute;                  // dtype: "fp32", "bf16"
+  int64_t threads = 1;                  // of a rank
+  int64_t ranks_of_host = 1;            // that computed at the same time
+  int64_t rounds = 1;
+  bool operator==(const Provenance&) const = default;
+};
+
+struct Profile {
+  Provenance provenance;
+  arch::ModelConfig model;
+  std::vector<UnitTimes> units;
+  std::vector<LinkTimes> links;
+  /// Factors by which passes and messages take longer while both are under way (at least 1).
+  double compute_slowdown = 1, link_slowdown = 1;
+  double optimizer_seconds = 0;   // of an update, per value that a rank holds
+  double accumulate_seconds = 0;  // of adding a micro-batch's gradient, per value
+  double data_seconds = 0;        // of an image, over all workers of a rank
+  double step_seconds = 0;        // of a step besides: votes, logs
+  bool operator==(const Profile&) const = default;
+};
+
+/// The kind of each of the model's units, by its place in Plan::units: the name of the first unit that has
+/// parameters of the same shapes, the same FLOPs and the same activations. Of a ViT: "stem", "blocks.0" for
+/// all blocks but the last if that one computes less, "blocks.11", "head".
+std::vector<std::string> unit_kinds(const arch::ModelConfig& model);
+
+}  // namespace tessera::planner
