@@ -50,7 +50,9 @@ Pipeline::Pipeline(const plan::Plan& plan, mesh::Mesh& mesh)
 
 Pipeline::~Pipeline() = default;
 
-std::string Pipeline::position() const { return position_; }
+std::string Pipeline::position() const {
+  return awaited_.empty() ? position_ : concat(position_, ", waiting for ", awaited_);
+}
 
 /// One run.
 class Pipeline::Running {
@@ -107,6 +109,24 @@ class Pipeline::Running {
 
   const Links& links(size_t part) const { return pipeline_.parts_[part]; }
 
+  /// Waits for a message that a pass of the virtual stage before or after this part sends.
+  at::Tensor wait_for(Expected expected, plan::Direction direction, size_t index, int64_t micro_batch) {
+    const int64_t before_or_after = direction == plan::Direction::kForward ? -1 : 1;
+    const int64_t sender = pipeline_.virtual_stage(index) + before_or_after;
+    const plan::Action action{direction, micro_batch, sender / pipeline_.stages()};
+    pipeline_.awaited_ =
+        concat(to_string(action, pipeline_.parts()), " of stage ", sender % pipeline_.stages());
+    at::Tensor message = expected.wait();
+    pipeline_.awaited_.clear();
+    return message;
+  }
+
+  static Expected oldest(std::deque<Expected>& expected) {
+    Expected first = std::move(expected.front());
+    expected.pop_front();
+    return first;
+  }
+
   void send(mesh::Group& link, const at::Tensor& message, const std::string& what) {
     const at::Tensor whole = message.detach().contiguous();
     sent_.push_back({link.send(whole, what), whole});
@@ -129,8 +149,9 @@ class Pipeline::Running {
     if (is_pretended(index)) return;
     constexpr const char* kWhat = "the length of notes";
     if (links(index).input != nullptr) {
-      part.note_numbers =
-          expect(*links(index).input, at::zeros({1}, at::kLong), kWhat).wait().item<int64_t>();
+      part.note_numbers = wait_for(expect(*links(index).input, at::zeros({1}, at::kLong), kWhat),
+                                   plan::Direction::kForward, index, 0)
+                              .item<int64_t>();
     }
     if (links(index).output != nullptr) send(*links(index).output, as_tensor({part.note_numbers}), kWhat);
     if (links(index).input == nullptr) return;
@@ -149,9 +170,9 @@ class Pipeline::Running {
   Note next_note(size_t index, int64_t micro_batch) {
     if (links(index).input == nullptr) return work_.load(micro_batch);
     if (is_pretended(index)) return work_.pretended_note(micro_batch);
-    std::deque<Expected>& expected = parts_[index].expected_notes;
-    const at::Tensor message = expected.front().wait();
-    expected.pop_front();
+    // A note is sent before the pass of the micro-batch before.
+    const at::Tensor message = wait_for(oldest(parts_[index].expected_notes), plan::Direction::kForward,
+                                        index, std::max<int64_t>(micro_batch - 1, 0));
     const auto* numbers = message.const_data_ptr<int64_t>();
     return {numbers, numbers + message.numel()};
   }
@@ -197,7 +218,8 @@ class Pipeline::Running {
       return;
     }
     const at::Tensor message =
-        expect(*links(index).input, at::zeros({kShapeNumbers}, at::kLong), "the activations' shape").wait();
+        wait_for(expect(*links(index).input, at::zeros({kShapeNumbers}, at::kLong), "the activations' shape"),
+                 plan::Direction::kForward, index, 0);
     const auto* numbers = message.const_data_ptr<int64_t>();
     std::vector<int64_t> shape(numbers + kBeforeSizes, numbers + kBeforeSizes + numbers[1]);
     shape[0] = 0;
@@ -218,15 +240,13 @@ class Pipeline::Running {
     ++part.asked_inputs;
   }
 
-  at::Tensor take_input(size_t index) {
+  at::Tensor take_input(size_t index, int64_t micro_batch) {
     Part& part = parts_[index];
     if (!part.input_like.defined()) {
       learn_shape(index);
       expect_input(index);
     }
-    at::Tensor input = part.expected_inputs.front().wait();
-    part.expected_inputs.pop_front();
-    return input;
+    return wait_for(oldest(part.expected_inputs), plan::Direction::kForward, index, micro_batch);
   }
 
   /// At most two wait at once, so that their memory is not held for all micro-batches that are under way.
@@ -256,7 +276,7 @@ class Pipeline::Running {
     learn_note(index);  // of the next micro-batch: it comes before this one's activations
     at::Tensor input;
     if (links(index).input != nullptr) {
-      input = take_input(index);
+      input = take_input(index, micro_batch);
       expect_note(index);
       expect_input(index);
     }
@@ -281,8 +301,7 @@ class Pipeline::Running {
     Part& part = parts_[index];
     at::Tensor gradient;
     if (part.awaits_gradients && links(index).output_gradient != nullptr) {
-      gradient = part.expected_gradients.front().wait();
-      part.expected_gradients.pop_front();
+      gradient = wait_for(oldest(part.expected_gradients), plan::Direction::kBackward, index, micro_batch);
       expect_gradients(index);
     }
     UnderWay under_way = std::move(part.under_way.at(micro_batch));

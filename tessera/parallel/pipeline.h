@@ -93,7 +93,8 @@ class Pipeline {
   /// Runs all actions. Collective over the pipeline: the other stages run theirs. After an exception
   /// messages are left under way, and the mesh is of no use.
   void run(const PipelineRun& run, StageWork& work);
-  /// "B3 of 8 micro-batches", or "" between runs.
+  /// "B3 of 8 micro-batches", while it waits for another stage "F5 of 8 micro-batches, waiting for F5 of
+  /// stage 0", or "" between runs. After an exception, where it came from.
   std::string position() const;
 
  private:
@@ -109,7 +110,7 @@ class Pipeline {
   int64_t stage_, stages_;
   mesh::Group& stage_ranks_;
   std::vector<Links> parts_;
-  std::string position_;
+  std::string position_, awaited_;  // awaited_: a pass of another stage, or ""
 };
 
 }  // namespace tessera::parallel

@@ -182,7 +182,7 @@ def a_rank_of_a_tensor_group_dies():
 
 def a_rank_of_a_pipeline_dies():
     """4 ranks, 2 stages of 2: as with tensor groups; ranks say where in the schedule they were."""
-    a_rank_of_a_layout_dies(PIPELINE, r"mesh\.[a-z_]+ .+ over .+", r"stage [01] at [FB]\d of 4 micro-batches|after step \d+, unit")
+    a_rank_of_a_layout_dies(PIPELINE, r"mesh\.[a-z_]+ .+ over .+", r"stage [01] at [FB]\d of 4 micro-batches(, waiting for [FB]\d of stage [01])?|after step \d+, unit")
 
 
 def a_rank_of_a_layout_dies(layout, operation, place=""):

@@ -4,6 +4,7 @@
 #include "tessera/parallel/pipeline.h"
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -199,6 +200,7 @@ class FailingStages : public ScaledStages {
 TEST(Pipeline, AFailureEndsAllStagesAtOnce) {
   const plan::ScheduleShape shape{plan::Schedule::k1F1B, 3, 1, 6};
   const plan::Plan plan = plan_of(shape);
+  std::atomic<int> named = 0;  // by a neighbour that waited for it
   for (int64_t failing = 0; failing < 3; ++failing) {
     for (const bool in_forward : {true, false}) {
       const auto start = std::chrono::steady_clock::now();
@@ -208,7 +210,15 @@ TEST(Pipeline, AFailureEndsAllStagesAtOnce) {
           const auto actions = plan::schedule_of(shape, pipeline.stage());
           if (pipeline.stage() != failing) {
             ScaledStages work(pipeline, 0);
-            pipeline.run({actions, shape.micro_batches, 2}, work);
+            try {
+              pipeline.run({actions, shape.micro_batches, 2}, work);
+            } catch (const CommError&) {
+              EXPECT_THAT(pipeline.position(),
+                          ::testing::MatchesRegex("[FB][0-9] of 6 micro-batches(, waiting for [FB][0-9] of "
+                                                  "stage [0-2])?"));
+              if (pipeline.position().ends_with(concat("of stage ", failing))) ++named;
+              throw;
+            }
             return;
           }
           FailingStages work(pipeline, 3, in_forward);
@@ -226,6 +236,7 @@ TEST(Pipeline, AFailureEndsAllStagesAtOnce) {
       EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(8)) << "stage " << failing;
     }
   }
+  EXPECT_GE(named, 1);
 }
 
 /// Passes that take time: the messages go on meanwhile, and a stage that is ahead does not wait for sends.
