@@ -186,7 +186,8 @@ StepTimeline read_step_timeline(const std::string& json, const std::string& wher
     user_error({.where = kTrace,
                 .problem = concat("rank ", rank, " has no forward or backward pass in step ", timeline.step,
                                   " of ", where),
-                .expected = "a trace of this version of Tessera, of a step that is not a CUDA graph replay"});
+                .expected = "a trace with passes, which CUDA graph replays and older versions do not write",
+                .hint = "trace again, with run.cuda_graphs=\"off\" on a GPU"});
   }
   return timeline;
 }
