@@ -181,23 +181,25 @@ class Schedule {
     std::vector<Interval> waits = row.stage_waits;
     waits.insert(waits.end(), row.exchange_waits.begin(), row.exchange_waits.end());
     std::ranges::sort(waits, {}, &Interval::begin);
-    out += boxes(waits, "w", 2, kLane) + boxes(row.data, "d", 2, kLane) + boxes(row.optimizer, "o", 2, kLane);
+    out += areas(waits, "w", 2, kLane) + areas(row.data, "d", 2, kLane) + areas(row.optimizer, "o", 2, kLane);
     for (const TimedPass& pass : row.passes) out += pass_box(pass, rank);
     constexpr double kBelow = 2 + kLane + 1;
-    return concat(out, boxes(row.exchanges, "x", kBelow, kThinLane),
-                  boxes(row.exchange_waits, "xw", kBelow, kThinLane), "</g>\n");
+    return concat(out, areas(row.exchanges, "x", kBelow, kThinLane),
+                  areas(row.exchange_waits, "xw", kBelow, kThinLane), "</g>\n");
   }
 
-  /// What is too narrow to see is left out, after neighbours are joined.
-  std::string boxes(const std::vector<Interval>& rising, const char* style, double below,
+  /// Rectangles as one path. What is too narrow to see is left out, after neighbours are joined.
+  std::string areas(const std::vector<Interval>& rising, const char* style, double below,
                     double height) const {
     constexpr double kNarrow = 0.4;
-    std::string out;
+    std::string data;
     for (const Interval& one : joined(rising, kNarrow / per_second_)) {
       const double width = per_second_ * one.seconds();
-      if (width >= kNarrow) out += svg::rect({x_of(one.begin), y_ + below, width, height}, style);
+      if (width < kNarrow) continue;
+      data += concat('M', svg::length(x_of(one.begin)), ' ', svg::length(y_ + below), 'h', svg::length(width),
+                     'v', svg::length(height), 'h', svg::length(-width), 'z');
     }
-    return out;
+    return data.empty() ? "" : svg::path(style, data);
   }
 
   std::string pass_box(const TimedPass& pass, int64_t rank) const {

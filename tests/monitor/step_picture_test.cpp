@@ -104,6 +104,20 @@ std::vector<Rect> boxes(const std::string& row, const std::string& style) {
   return found;
 }
 
+/// The areas of a row with this class, which are one path.
+std::vector<Rect> areas(const std::string& row, const std::string& style) {
+  const size_t begin = row.find(concat("<path class=\"", style, "\""));
+  if (begin == std::string::npos) return {};
+  const std::string path = row.substr(begin, row.find("/>", begin) - begin);
+  const std::regex pattern("M([0-9.]+) [0-9.]+h([0-9.]+)v[0-9]+h-([0-9.]+)z");
+  std::vector<Rect> found;
+  for (std::sregex_iterator it(path.begin(), path.end(), pattern), end; it != end; ++it) {
+    EXPECT_EQ((*it)[2], (*it)[3]) << path;
+    found.push_back({std::stod((*it)[1]), std::stod((*it)[2])});
+  }
+  return found;
+}
+
 size_t count_of(const std::string& text, const std::string& word) {
   size_t found = 0;
   for (size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) ++found;
@@ -199,8 +213,8 @@ TEST(StepPicture, HasABoxForEachPassAtItsTime) {
       EXPECT_NEAR(box.width, kPlotWidth * (end - begin) / 110, 0.01) << name;
       EXPECT_NE(row.find(concat('>', name, "</text>")), std::string::npos) << name;
     }
-    ASSERT_EQ(boxes(row, "o").size(), 1U);
-    EXPECT_NEAR(boxes(row, "o")[0].width, kPlotWidth * 3 / 110, 0.01);
+    ASSERT_EQ(areas(row, "o").size(), 1U);
+    EXPECT_NEAR(areas(row, "o")[0].width, kPlotWidth * 3 / 110, 0.01);
   }
   EXPECT_NE(picture.find(">two: step 2, 110.0 ms</text>"), std::string::npos);
   EXPECT_NE(picture.find(">2 ranks, 2 stages, schedule 1f1b, 2 micro-batches, zero3, 2 units</text>"),
@@ -241,13 +255,13 @@ TEST(StepPicture, DrawsWaitsAndExchangesInTheirLanes) {
   trace.beside(0, "receive gradients of micro-batch 0 over rank 1 to rank 0", 5, 45);
   trace.span(0, "wait", "all_gather blocks.0 over axis shard", 5, 6);
   const std::string row = row_of(draw_step("two", make_plan(2, 2, 2), read(trace)), 0);
-  const std::vector<Rect> waits = boxes(row, "w"), exchanges = boxes(row, "x");
+  const std::vector<Rect> waits = areas(row, "w"), exchanges = areas(row, "x");
   ASSERT_EQ(waits.size(), 2U);  // the first one is below a pass
   EXPECT_NEAR(waits[1].x, kPlotLeft + kPlotWidth * 25 / 110, 0.01);
   EXPECT_NEAR(waits[1].width, kPlotWidth * 20 / 110, 0.01);
   ASSERT_EQ(exchanges.size(), 1U);  // joined; the message between stages is none
   EXPECT_NEAR(exchanges[0].width, kPlotWidth * 15 / 110, 0.01);
-  EXPECT_EQ(boxes(row, "xw").size(), 1U);
+  EXPECT_EQ(areas(row, "xw").size(), 1U);
   EXPECT_LT(row.find("class=\"w\""), row.find("class=\"f f0\"")) << "a wait would cover a pass";
 }
 
