@@ -146,7 +146,7 @@ class Schedule {
             has_tints ? concat(sample.style, ' ', sample.style, tint) : sample.style);
       }
       out += svg::text({x + 20, y_ + 12}, "note", sample.name);
-      x += 32 + 6.1 * static_cast<double>(sample.name.size());
+      x += 28 + 6.5 * static_cast<double>(sample.name.size());
     }
     return out;
   }
