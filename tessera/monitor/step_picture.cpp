@@ -272,11 +272,10 @@ std::string layout_text(const plan::Plan& plan, const StepTimeline& timeline) {
     words.push_back(concat("schedule ", plan::to_string(plan.schedule)));
     if (plan.virtual_stages > 1) words.push_back(concat(plan.virtual_stages, " virtual stages of each rank"));
   }
-  int64_t micro_batches = 0;
-  for (const TimedPass& pass : timeline.ranks.front().passes)
-    micro_batches = std::max(micro_batches, pass.action.micro_batch + 1);
-  std::string text = "micro-batch";
-  words.push_back(concat(micro_batches, ' ', text, micro_batches == 1 ? "" : "es"));
+  const auto forwards = std::ranges::count(timeline.ranks.front().passes, plan::Direction::kForward,
+                                           [](const TimedPass& pass) { return pass.action.direction; });
+  const int64_t micro_batches = forwards / plan.virtual_stages;
+  words.push_back(concat(micro_batches, micro_batches == 1 ? " micro-batch" : " micro-batches"));
   words.push_back(plan::levels_text(plan));
   return join(words, ", ");
 }
