@@ -55,5 +55,6 @@ Action add_data(CLI::App& app);
 Action add_compare(CLI::App& app);
 Action add_doctor(CLI::App& app);
 Action add_report(CLI::App& app);
+Action add_trace(CLI::App& app);
 
 }  // namespace tessera::cli

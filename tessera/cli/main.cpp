@@ -108,6 +108,7 @@ int run(int argc, char** argv) {
       {"compare", add_compare(app)},
       {"doctor", add_doctor(app)},
       {"report", add_report(app)},
+      {"trace", add_trace(app)},
   };
   add_pages(app);
   app.footer(kFooter);  // after the commands, which would inherit it

@@ -26,6 +26,7 @@ const std::map<std::string, std::string>& pages() {
       {"bench", "docs/performance.md, docs/sharding.md"},
       {"data", "docs/data.md"},
       {"report", "docs/running.md, docs/metrics.md"},
+      {"trace", "docs/metrics.md, docs/pipelines.md"},
   };
   return table;
 }

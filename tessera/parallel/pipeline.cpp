@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/parallel/pass_span.h"
 #include "tessera/plan/spans.h"
 
 namespace tessera::parallel {
@@ -266,6 +267,15 @@ class Pipeline::Running {
     return {micro_batch, index, parts_[index].notes.at(micro_batch), micro_batch + 1 == run_.micro_batches};
   }
 
+  static plan::Action action(plan::Direction direction, size_t index, int64_t micro_batch) {
+    return {direction, micro_batch, static_cast<int64_t>(index)};
+  }
+
+  at::Tensor run_forward(size_t index, int64_t micro_batch, const at::Tensor& input) {
+    const PassSpan span(action(plan::Direction::kForward, index, micro_batch), pipeline_.parts());
+    return work_.forward(pass_of(index, micro_batch), input);
+  }
+
   void forward(size_t index, int64_t micro_batch) {
     pipeline_.position_ = position(plan::Direction::kForward, index, micro_batch);
     Part& part = parts_[index];
@@ -281,7 +291,7 @@ class Pipeline::Running {
       expect_input(index);
     }
     if (run_.trains && input.defined() && part.returns_gradients) input.set_requires_grad(true);
-    const at::Tensor output = work_.forward(pass_of(index, micro_batch), input);
+    const at::Tensor output = run_forward(index, micro_batch, input);
     ++part.forwards;
     if (links(index).output != nullptr) {
       if (!part.has_sent_shape) send_shape(index, output);
@@ -307,6 +317,7 @@ class Pipeline::Running {
     UnderWay under_way = std::move(part.under_way.at(micro_batch));
     part.under_way.erase(micro_batch);
     const at::Tensor input = under_way.input, output = std::move(under_way.output);
+    const PassSpan span(action(plan::Direction::kBackward, index, micro_batch), pipeline_.parts());
     work_.backward(pass_of(index, micro_batch), output, gradient, [&] {
       if (!input.defined() || !input.requires_grad()) return;
       // A placeholder's loss may not depend on it.
@@ -317,8 +328,8 @@ class Pipeline::Running {
   }
 
   std::string position(plan::Direction direction, size_t index, int64_t micro_batch) const {
-    return concat(plan::to_string({direction, micro_batch, static_cast<int64_t>(index)}, pipeline_.parts()),
-                  " of ", run_.micro_batches, run_.micro_batches == 1 ? " micro-batch" : " micro-batches");
+    return concat(plan::to_string(action(direction, index, micro_batch), pipeline_.parts()), " of ",
+                  run_.micro_batches, run_.micro_batches == 1 ? " micro-batch" : " micro-batches");
   }
 
   Pipeline& pipeline_;

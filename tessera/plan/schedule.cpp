@@ -2,10 +2,10 @@
 #include "tessera/plan/schedule.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/words.h"
 
 namespace tessera::plan {
 namespace {
@@ -202,6 +202,18 @@ std::string to_string(const Action& action, int64_t parts) {
   const char* letter = action.direction == kForward ? "F" : "B";
   return parts > 1 ? concat(letter, action.micro_batch, ".", action.part)
                    : concat(letter, action.micro_batch);
+}
+
+std::optional<Action> action_from_string(std::string_view text) {
+  if (text.empty() || (text.front() != 'F' && text.front() != 'B')) return std::nullopt;
+  const Direction direction = text.front() == 'F' ? kForward : kBackward;
+  text.remove_prefix(1);
+  const size_t dot = text.find('.');
+  const auto micro_batch = parse_number<int64_t>(text.substr(0, dot));
+  const auto part =
+      dot == std::string_view::npos ? std::optional<int64_t>(0) : parse_number<int64_t>(text.substr(dot + 1));
+  if (!micro_batch || !part || *micro_batch < 0 || *part < 0) return std::nullopt;
+  return Action{direction, *micro_batch, *part};
 }
 
 ScheduleShape shape_of(const Plan& plan) {

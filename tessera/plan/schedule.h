@@ -10,8 +10,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/plan/plan.h"
@@ -30,6 +32,8 @@ struct Action {
 
 /// "F3", "B0"; of a rank with several parts "F3.1".
 std::string to_string(const Action& action, int64_t parts);
+/// Reads such a text; nothing where it is none.
+std::optional<Action> action_from_string(std::string_view text);
 
 struct ScheduleShape {
   Schedule schedule = Schedule::k1F1B;

@@ -29,9 +29,9 @@ constexpr const char* kChosen = "TESSERA_RUN_DIR";     // the run folder
 constexpr const char* kHolder = "TESSERA_RUN_HOLDER";  // process number of the parent that holds its lock
 
 // What each start of a run writes, the mark of a run last.
-constexpr const char* kOfAStart[] = {"metrics.jsonl", "metrics.csv",      "statistics.jsonl", "tensorboard",
-                                     "wandb",         "trace.json",       "summary.json",     "report.html",
-                                     "plan.json",     "environment.json", "recipe.toml"};
+constexpr const char* kOfAStart[] = {"metrics.jsonl", "metrics.csv", "statistics.jsonl", "tensorboard",
+                                     "wandb",         "trace.json",  "trace.svg",        "summary.json",
+                                     "report.html",   "plan.json",   "environment.json", "recipe.toml"};
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);

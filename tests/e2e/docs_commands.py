@@ -131,6 +131,10 @@ def parallel_page():
     teaches("docs/parallel.md")
 
 
+def pipelines_page():
+    teaches("docs/pipelines.md", "cp recipes/quickstart.toml recipe.toml")
+
+
 def compare_layouts_page():
     teaches("docs/compare_layouts.md", shortened("tessera train recipes/quickstart.toml --procs 2"))
 
@@ -148,4 +152,4 @@ def readme():
 
 
 if __name__ == "__main__":
-    main(recipes_page, finetune_page, metrics_page, weights_page, parallel_page, compare_layouts_page, readme)
+    main(recipes_page, finetune_page, metrics_page, weights_page, parallel_page, pipelines_page, compare_layouts_page, readme)

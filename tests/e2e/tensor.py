@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands of a run whose layers are cut over tensor groups, or whose model over stages: each gives the numbers of one rank."""
 import json
+import re
 import struct
 import subprocess
+from xml.etree import ElementTree
 
 from files import make_image_folder, shared_data
 from finetune import SMALL_VIT, read_safetensors, tensors_of
-from harness import check, check_same_losses, losses, main, rows, scratch, settings, summary, tessera, train
+from harness import TINY, check, check_same_losses, losses, main, rows, scratch, settings, summary, tessera, tiny_recipe, train
 
 STRIDED = settings(parallel__tensor=2, parallel__tensor_adjacent="false")
 STAGES = settings(parallel__pipeline=2, parallel__tensor=2, parallel__micro_batches=2)
@@ -140,6 +142,63 @@ def statistics_and_trace_are_of_all_ranks(layout=STRIDED):
             check(len(waits) == (2 if layout is STAGES else 0) and all(0 < wait < 60 for wait in waits), waits)
             sends = any(name.startswith("send activations of micro-batch 1 over rank") for name in names)
             check(sends == (layout is STAGES and rank < 2), rank, names)
+        tessera("trace", "four", folder=folder).done()
+        check_picture(folder / "four/trace.svg", ranks=4, micro_batches=2)
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def check_picture(file, ranks, micro_batches):
+    """A row for each rank, in each of them a box with a tip for every forward and backward pass."""
+    rows = [group for group in ElementTree.parse(file).iter(f"{SVG}g") if group.get("class") == "rank"]
+    check([row.get("id") for row in rows] == [f"rank-{rank}" for rank in range(ranks)], [row.get("id") for row in rows])
+    for rank, row in enumerate(rows):
+        boxes = [box for box in row.iter(f"{SVG}rect") if box.get("class")[:2] in ("f ", "b ")]
+        names = sorted(box.find(f"{SVG}title").text.split(" of rank ")[0] for box in boxes)
+        check(names == sorted(f"{letter}{i}" for letter in "FB" for i in range(micro_batches)), rank, names)
+        places = [(float(box.get("x")), float(box.get("width"))) for box in boxes]
+        check(all(width > 0 for _, width in places) and places == sorted(places), rank, places)
+
+
+def bubbles_of(events):
+    """Of the only traced step: percent of the time from the first pass to the last in which ranks 0 and 1 run none."""
+    passes = [event for event in events if event.get("cat") == "pass"]
+    whole = max(event["ts"] + event["dur"] for event in passes) - min(event["ts"] for event in passes)
+    return [100 - 100 * sum(event["dur"] for event in passes if event["pid"] == rank) / whole for rank in range(2)]
+
+
+def pictures_of_traced_steps():
+    """2 stages, 4 micro-batches: boxes and bubbles are those of trace.json; what cannot be drawn is one line."""
+    with scratch() as folder:
+        keys = settings(parallel__pipeline=2, parallel__micro_batches=4, train__steps=3)
+        train(folder, "--procs", 2, *keys, "--trace", "2", recipe=tiny_recipe(folder, TINY.replace('"tiny"', '"a<b & c"'))).done()
+        said = tessera("trace", "run", folder=folder).done()
+        check(said == "wrote run/trace.svg (step 2, 2 ranks)\n", said)
+        picture = folder / "run/trace.svg"
+        check_picture(picture, ranks=2, micro_batches=4)
+        text = picture.read_text()
+        found = [float(percent) for percent in re.findall(r">bubble ([\d.]+) %<", text)]
+        expected = bubbles_of(json.loads((folder / "run/trace.json").read_text())["traceEvents"])
+        check(len(found) == 2 and all(abs(a - b) < 0.06 for a, b in zip(found, expected)), found, expected)
+        check("a&lt;b &amp; c: step 2, " in text and str(folder) not in text, text[:300])
+        tessera("trace", "run", "--step", 2, "-o", "other.svg", folder=folder).done()
+        check((folder / "other.svg").read_text() == text, "the same step, drawn differently")
+        train(folder, run="untraced").done()
+        for words, error in (
+                (("run", "--step", 7), "[trace] --step is 7, which is not in run/trace.json: expected a traced step: 2"),
+                (("untraced",), "[trace] there is no trace.json in untraced: expected the folder of a run that was trained with "
+                                "--trace; train with --trace 10:12 to trace steps 10 to 12"),
+                (("nowhere",), "[trace] there is no trace.json in nowhere"),
+                (("run", "-o", "no/such/place.svg"), "no/such/place.svg"),
+                (("run", "--step", "x"), "--step is x: expected an integer"),
+                ((), "expected Run folder")):
+            refused = tessera("trace", *words, folder=folder)
+            check(refused.wait() == 2 and error in refused.text() and refused.text().count("\n") == 1, words, refused.text())
+        (folder / "run/trace.json").write_text("{")
+        refused = tessera("trace", "run", folder=folder)
+        check(refused.wait() == 2 and "run/trace.json cannot be read as a trace" in refused.text(), refused.text())
+        check(picture.read_text() == text, "a failure replaced the picture")
 
 
 def two_hundred_steps_follow_one_rank(layout=STRIDED):
@@ -170,4 +229,4 @@ def pipelines_do_all_of_that():
 if __name__ == "__main__":
     main(two_hundred_steps_follow_one_rank, a_resharded_checkpoint_continues_as_the_saved_one, evaluations_and_exports_are_one_ranks,
          a_student_in_tensor_groups_learns_from_a_teacher_of_one, statistics_and_trace_are_of_all_ranks,
-         pipelines_do_all_of_that)
+         pictures_of_traced_steps, pipelines_do_all_of_that)

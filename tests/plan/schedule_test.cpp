@@ -48,6 +48,16 @@ TEST(Schedule, ListsAreThePublishedOnes) {
 }
 
 /// With passes of 1 forward and 2 backward.
+TEST(Action, IsReadFromItsText) {
+  for (const Action& action : {Action{kForward, 0, 0}, Action{kBackward, 12, 0}, Action{kForward, 3, 2}}) {
+    EXPECT_EQ(action_from_string(to_string(action, 3)), action);
+  }
+  EXPECT_EQ(action_from_string("B12"), (Action{kBackward, 12, 0}));
+  for (const char* text :
+       {"", "F", "B.", "F1.", "F.1", "G1", "F-1", "F1.-1", "f1", "F1 ", "F99999999999999999999"})
+    EXPECT_FALSE(action_from_string(text)) << text;
+}
+
 TEST(Schedule, TakesTheTimeOfTheFormulas) {
   for (const int64_t p : {2, 3, 4, 8}) {
     for (const int64_t m : {1, 2, 3, 4, 5, 8, 16, 32}) {

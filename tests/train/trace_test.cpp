@@ -62,6 +62,7 @@ TEST(TraceFile, HoldsTheStepsOfEveryRank) {
     EXPECT_EQ(kinds["step"], (std::multiset<std::string>{"step 2", "step 3"}));
     EXPECT_EQ(kinds["data"].size(), 2U);
     EXPECT_EQ(kinds["optimizer"].size(), 2U);
+    EXPECT_EQ(kinds["pass"], (std::multiset<std::string>{"F0", "F0", "B0", "B0"}));
     for (const char* unit : {"stem", "blocks.0", "blocks.1", "blocks.2", "head"}) {
       EXPECT_EQ(kinds["forward"].count(unit), 2U) << unit;
       EXPECT_GE(kinds["backward"].count(unit), 2U) << unit;
