@@ -8,7 +8,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/text.h"
 #include "tessera/cli/commands.h"
+#include "tessera/monitor/number.h"
 #include "tessera/monitor/step_picture.h"
 #include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
@@ -49,6 +51,13 @@ int draw_picture(const TraceOptions& options) {
   write_file_atomic(file, picture);
   std::cout << "wrote " << file.string() << " (step " << timeline.step << ", " << plan.world
             << (plan.world == 1 ? " rank" : " ranks") << ")\n";
+  if (plan.stages > 1) {
+    const monitor::ScheduleTime time = monitor::schedule_time(timeline, plan);
+    std::cout << "passes: " << human_seconds(time.measured) << ", "
+              << monitor::print("%.3f", time.measured / time.simulated)
+              << " times what their schedule takes at their mean times and without messages ("
+              << human_seconds(time.simulated) << ")\n";
+  }
   return kExitDone;
 }
 

@@ -11,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
+#include "tessera/plan/spans.h"
 
 namespace tessera::monitor {
 namespace {
@@ -192,20 +193,50 @@ StepTimeline read_step_timeline(const std::string& json, const std::string& wher
   return timeline;
 }
 
+namespace {
+
+/// From the first pass of any rank to the last.
+Interval passes_of_all(const StepTimeline& timeline) {
+  Interval all{std::numeric_limits<double>::max(), std::numeric_limits<double>::lowest()};
+  for (const RankTimeline& rank : timeline.ranks) {
+    for (const TimedPass& pass : rank.passes)
+      all = {std::min(all.begin, pass.time.begin), std::max(all.end, pass.time.end)};
+  }
+  return all;
+}
+
+}  // namespace
+
 std::vector<double> bubbles_of(const StepTimeline& timeline, int64_t stages) {
   const auto ranks = static_cast<int64_t>(timeline.ranks.size());
   TESSERA_CHECK(stages >= 1 && ranks % stages == 0, ranks, " ranks, ", stages, " stages");
-  Interval all{std::numeric_limits<double>::max(), std::numeric_limits<double>::lowest()};
   std::vector<double> busy(static_cast<size_t>(stages));
   for (int64_t rank = 0; rank < ranks; ++rank) {
-    for (const TimedPass& pass : timeline.ranks[static_cast<size_t>(rank)].passes) {
-      all = {std::min(all.begin, pass.time.begin), std::max(all.end, pass.time.end)};
+    for (const TimedPass& pass : timeline.ranks[static_cast<size_t>(rank)].passes)
       busy[static_cast<size_t>(rank / (ranks / stages))] += pass.time.seconds();
-    }
   }
-  const double available = all.seconds() * static_cast<double>(ranks / stages);
+  const double available = passes_of_all(timeline).seconds() * static_cast<double>(ranks / stages);
   for (double& share : busy) share = available > 0 ? 1 - share / available : 0;
   return busy;
+}
+
+ScheduleTime schedule_time(const StepTimeline& timeline, const plan::Plan& plan) {
+  const auto parts = static_cast<size_t>(plan.stages * plan.virtual_stages);
+  plan::PassCosts costs{std::vector<double>(parts), std::vector<double>(parts)};
+  for (size_t rank = 0; rank < timeline.ranks.size(); ++rank) {
+    const int64_t stage = plan::stage_of(plan, static_cast<int64_t>(rank));
+    for (const TimedPass& pass : timeline.ranks[rank].passes) {
+      const bool forward = pass.action.direction == plan::Direction::kForward;
+      const auto part = static_cast<size_t>(pass.action.part * plan.stages + stage);
+      (forward ? costs.forward : costs.backward).at(part) += pass.time.seconds();
+    }
+  }
+  const auto passes = static_cast<double>(plan.stage_ranks() * plan.micro_batches);  // of each sum
+  for (std::vector<double>* sums : {&costs.forward, &costs.backward}) {
+    for (double& sum : *sums) sum /= passes;
+  }
+  const plan::ScheduleShape shape = plan::shape_of(plan);
+  return {passes_of_all(timeline).seconds(), simulate(shape, schedules_of(shape), costs).makespan};
 }
 
 }  // namespace tessera::monitor

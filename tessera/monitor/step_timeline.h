@@ -47,4 +47,15 @@ StepTimeline read_step_timeline(const std::string& json, const std::string& wher
 /// ranks run no pass, 0 to 1. Requires: `stages` divides the number of ranks.
 std::vector<double> bubbles_of(const StepTimeline& timeline, int64_t stages);
 
+/// Seconds from a pipeline's first pass to its last.
+struct ScheduleTime {
+  double measured = 0;
+  /// What the stages' lists of passes take when each pass takes the mean of its virtual stage and direction
+  /// in this step, and messages take no time.
+  double simulated = 0;
+};
+
+/// Requires: `plan` has the timeline's ranks, and each rank has the plan's passes.
+ScheduleTime schedule_time(const StepTimeline& timeline, const plan::Plan& plan);
+
 }  // namespace tessera::monitor

@@ -172,6 +172,20 @@ TEST(StepTimeline, BubbleIsTheShareWithoutPasses) {
   }
 }
 
+// Means: forward 10 ms, backward 20 and 25 ms. By hand: stage 1 ends B1 at 10 + 10 + 25 + 10 + 25 = 80 ms,
+// and stage 0 its own 20 ms later.
+TEST(StepTimeline, ComparesTheStepWithItsSchedule) {
+  for (const int64_t ranks_of_stage : {1, 3}) {
+    StepTimeline step = read(two_stages(ranks_of_stage));
+    const plan::Plan plan = make_plan(2 * ranks_of_stage, 2, 2);
+    EXPECT_NEAR(schedule_time(step, plan).simulated, 0.100, 1e-9);
+    EXPECT_NEAR(schedule_time(step, plan).measured, 0.100, 1e-9);
+    step.ranks[0].passes[3].time = {0.090, 0.110};  // it waited for 5 ms
+    EXPECT_NEAR(schedule_time(step, plan).simulated, 0.100, 1e-9);
+    EXPECT_NEAR(schedule_time(step, plan).measured, 0.105, 1e-9);
+  }
+}
+
 TEST(StepTimeline, RejectsWhatHasNoSuchStep) {
   for (const char* text : {"", "{", "[]", "7", R"({"traceEvent":[]})", R"({"traceEvents":[{"ph":"X")"}) {
     EXPECT_NE(
@@ -227,6 +241,8 @@ TEST(StepPicture, SaysTheBubbleOfEachStage) {
   EXPECT_LT(picture.find("id=\"rank-0\""), picture.find(">bubble 30.0 %<"));
   EXPECT_LT(picture.find(">bubble 30.0 %<"), picture.find("id=\"rank-1\""));
   EXPECT_NE(picture.find("runs no pass; 33.3 % for equal stages"), std::string::npos);
+  EXPECT_NE(picture.find("The passes take 100.0 ms, 1.00 times what their schedule takes"),
+            std::string::npos);
 }
 
 // However short it is: neither left out nor joined with its neighbour.
