@@ -43,6 +43,10 @@ CASES += [(2, {"shard__recompute": "true", "precision__compute": '"bf16"'}),
           (2, {"checkpoint__async": "true", "checkpoint__every_steps": 1}),
           (4, {"shard__level": '"zero2"', "shard__recompute": "true"}),
           (4, {"shard__ranks": 2, "shard__recompute": "true"})]
+# Micro-batches of one image: what each keeps are small tensors, with holes between them where malloc places them.
+CASES += [(2, {"parallel__pipeline": 2, "parallel__schedule": f'"{schedule}"', "parallel__micro_batches": 64, "model__width": 256,
+               "precision__compute": f'"{dtype}"'})
+          for schedule in ("gpipe", "1f1b") for dtype in ("fp32", "bf16")]
 
 
 def ratio_of(folder, ranks, changes):

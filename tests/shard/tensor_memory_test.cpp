@@ -44,6 +44,12 @@ TEST_F(TensorMemoryOf, ADeadTensorServesSmallerOnesAndIsWholeAgainAfterThem) {
   EXPECT_EQ(bytes(8 * kMiB).data_ptr(), place);
 }
 
+// Not malloc's heap, whose holes grow with the number of tensors.
+TEST_F(TensorMemoryOf, TensorsOf128KiBAndMoreLiveThere) {
+  const at::Tensor small = bytes(kMiB / 8 - 1), large = bytes(kMiB / 8);
+  EXPECT_EQ(tensor_memory().used, kMiB / 8);
+}
+
 TEST_F(TensorMemoryOf, TheSmallestThatIsLargeEnoughServes) {
   std::vector<at::Tensor> tensors, walls;
   for (const int64_t size : {6, 2, 4}) {
