@@ -26,10 +26,11 @@ struct UnitTimes {
 
 /// Messages of one kind of group: seconds = latency + bytes / bytes_per_second.
 struct LinkTimes {
-  std::string operation;  // "all_gather", "reduce_scatter", "exchange" (activations of a tensor group), "send"
-  std::string kind;       // "adjacent", "strided" (of ranks of one host), "hosts"
-  std::string transport;  // "shared memory", "TCP", "NCCL"
-  int64_t ranks = 2;      // of the group
+  /// "all_gather", "reduce_scatter", "exchange" (activations of a tensor group), "send".
+  std::string operation;
+  std::string kind;             // "adjacent", "strided" (of ranks of one host), "hosts"
+  std::string transport;        // "shared memory", "TCP", "NCCL"
+  int64_t ranks = 2;            // of the group
   double latency = 0;           // seconds
   double bytes_per_second = 0;  // of what each rank sends
   double spread = 0;            // relative deviation of the measured sizes from this line, root mean square
