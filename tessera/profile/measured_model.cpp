@@ -13,8 +13,12 @@ namespace tessera::profile {
 namespace {
 
 plan::Plan measured_plan(const recipe::Recipe& recipe, const MeasuredLayout& layout) {
-  plan::Plan plan = plan::uniform_plan(recipe.model, layout.tensor, plan::Level::kReplicate, layout.recompute,
+  const bool recomputes = layout.recompute != plan::Recompute::kNone;
+  plan::Plan plan = plan::uniform_plan(recipe.model, layout.tensor, plan::Level::kReplicate, recomputes,
                                        /*prefetch=*/1);
+  for (plan::UnitPlan& unit : plan.units) {
+    if (unit.recomputes()) unit.recompute = layout.recompute;
+  }
   plan::set_tensor(&plan, recipe.model, {layout.tensor, /*adjacent=*/true}, recipe.parallel.keep_gathered);
   return plan;
 }

@@ -26,7 +26,7 @@ data::Batch random_batch(const arch::ModelConfig& model, int64_t size);
 
 struct MeasuredLayout {
   int64_t tensor = 1;
-  bool recompute = false;  // blocks
+  plan::Recompute recompute = plan::Recompute::kNone;  // of blocks
   bool with_optimizer = false;
 };
 

@@ -64,30 +64,34 @@ class MeasuringRank {
 
  private:
   void measure(int64_t tensor) {
-    MeasuredModel kept(recipe_, {.tensor = tensor});
-    MeasuredModel recomputed(recipe_, {.tensor = tensor, .recompute = true});
+    std::vector<plan::Recompute> modes = {plan::Recompute::kNone, plan::Recompute::kAll};
+    if (tensor > 1) modes.push_back(plan::Recompute::kKeepSums);  // there are none to keep otherwise
+    std::vector<std::unique_ptr<MeasuredModel>> models;
+    for (const plan::Recompute mode : modes) {
+      const MeasuredLayout layout{.tensor = tensor, .recompute = mode};
+      models.push_back(std::make_unique<MeasuredModel>(recipe_, layout));
+    }
     for (int64_t round = 0; round <= settings_.rounds; ++round) {
       for (const data::Batch& batch : batches_) {
-        for (MeasuredModel* model : {&kept, &recomputed}) {
+        for (size_t i = 0; i < models.size(); ++i) {
           meet_();
-          const std::vector<UnitPass> passes = model->micro_batch(batch, /*last=*/true);
-          model->forget_gradients();
-          if (round > 0) note(passes, *model, tensor, batch.size);
+          const std::vector<UnitPass> passes = models[i]->micro_batch(batch, /*last=*/true);
+          models[i]->forget_gradients();
+          if (round > 0) note(passes, models[i]->plan(), {0, "", tensor, batch.size, modes[i]});
         }
       }
     }
   }
 
-  /// Units that `model` lays out as others of the same model do not count.
-  void note(const std::vector<UnitPass>& passes, const MeasuredModel& model, int64_t tensor, int64_t batch) {
+  /// Adds the units that are laid out as `wanted` says; its kind is not read.
+  void note(const std::vector<UnitPass>& passes, const plan::Plan& plan, UnitKey wanted) {
     TESSERA_CHECK_EQ(passes.size(), kinds_.size());
-    const bool recomputes =
-        std::ranges::any_of(model.plan().units, [](const auto& unit) { return unit.recomputes(); });
     for (size_t i = 0; i < passes.size(); ++i) {
-      const plan::UnitPlan& unit = model.plan().units[i];
-      if (unit.layout.tensor != tensor || unit.recomputes() != recomputes) continue;
-      const auto place = static_cast<size_t>(std::ranges::find(kinds_, kinds_[i]) - kinds_.begin());
-      found_.units[{place, kinds_[i], tensor, batch, unit.recompute}].push_back(passes[i]);
+      const plan::UnitPlan& unit = plan.units[i];
+      if (unit.layout.tensor != wanted.tensor || unit.recompute != wanted.recompute) continue;
+      wanted.kind = kinds_[i];
+      wanted.place = static_cast<size_t>(std::ranges::find(kinds_, kinds_[i]) - kinds_.begin());
+      found_.units[wanted].push_back(passes[i]);
     }
   }
 

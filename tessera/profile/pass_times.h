@@ -21,8 +21,9 @@ struct PassSettings {
 };
 
 struct PassTimes {
-  /// Of every kind of unit with each batch size: whole with Recompute::kNone; blocks also with kAll, and with
-  /// both for each tensor-parallel degree above 1 that cuts them.
+  /// Of every kind of unit with each batch size, in the model's order. Whole units have Recompute::kNone, and
+  /// blocks kAll as well; for a tensor-parallel degree above 1, blocks that it cuts have kNone, kAll and
+  /// kKeepSums.
   std::vector<planner::UnitTimes> units;
   double accumulate_seconds = 0, optimizer_seconds = 0;  // as in planner::Profile
 };
