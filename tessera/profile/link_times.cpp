@@ -2,6 +2,7 @@
 #include "tessera/profile/link_times.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -153,6 +154,7 @@ std::vector<planner::LinkTimes> measure_links(const LinkSettings& settings) {
   std::vector<std::vector<std::vector<MessageTimes>>> times(
       groups.size(), std::vector<std::vector<MessageTimes>>(static_cast<size_t>(settings.ranks)));
   mesh::run_on_thread_ranks(ranks, [&](mesh::Mesh& mesh) {
+    at::set_num_threads(static_cast<int>(settings.threads));
     for (size_t i = 0; i < groups.size(); ++i) {
       mesh::Group& group =
           groups[i].is_link ? mesh.link(link_of(mesh.rank(), settings.ranks)) : mesh.group(groups[i].span);

@@ -45,7 +45,8 @@ planner::LinkTimes link_times(planner::LinkTimes link,
                               const std::vector<std::vector<MessageTimes>>& of_ranks);
 
 struct LinkSettings {
-  int64_t ranks = 2;  // of this host
+  int64_t ranks = 2;    // of this host
+  int64_t threads = 1;  // of a rank
   bool shared_memory = true;
   at::ScalarType dtype = at::kFloat, wire = at::kFloat;
   int64_t rounds = 5;

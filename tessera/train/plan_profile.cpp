@@ -198,6 +198,7 @@ int plan_profile(const PlanProfileJob& job) {
   if (prints) print_units(profile);
 
   const profile::LinkSettings links{.ranks = job.ranks,
+                                    .threads = threads,
                                     .shared_memory = job.recipe.run.shared_memory,
                                     .dtype = eager::resolve_dtype(job.recipe.precision.compute),
                                     .wire = eager::resolve_dtype(job.recipe.precision.reduce),

@@ -4,6 +4,7 @@
 #include "tessera/profile/link_times.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -52,6 +53,7 @@ TEST(LinkLine, LatencyIsNotNegativeAndTheRateIsFinite) {
 class PlantedNetwork : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(PlantedNetwork, LatencyAndBandwidthAreFound) {
+  at::set_num_threads(1);  // copies must not wait for other programs
   const launch::PretendedNetwork network{.latency = 5e-3, .bytes_per_second = 5e7};
   const auto mesh = mesh::Mesh::pretend(0, {{"host", 2}}, {}, {}, network);
   const auto times = time_messages(*mesh, mesh->world(), MessageKind{GetParam()},
