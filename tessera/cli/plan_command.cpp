@@ -11,6 +11,7 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/imported_plan.h"
+#include "tessera/cli/plan_profile_command.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::cli {
@@ -111,7 +112,7 @@ int import_plan(const ImportOptions& options) {
 }  // namespace
 
 Action add_plan(CLI::App& app) {
-  CLI::App* plan = app.add_subcommand("plan", "Import plans of parallel training from Galvatron");
+  CLI::App* plan = app.add_subcommand("plan", "Measure machines for plans, and import plans from Galvatron");
   plan->require_subcommand(1);
   CLI::App* command =
       plan->add_subcommand("import", "Convert a plan of Galvatron to a plan file for parallel.plan");
@@ -142,10 +143,12 @@ Examples:
   tessera plan import "nproc_per_node=4, pp_deg=2, global_tp_deg=2, global_tp_consec=0, fsdp=0" \
       --recipe recipes/vit_huge.toml
   tessera plan import --pp_deg 2 --global_tp_deg 2 --sdp 1 --ranks 8 --recipe recipes/vit_huge.toml)");
+  const Action profile = add_plan_profile(*plan);
   plan->footer(R"(
-Example:
+Examples:
+  tessera plan profile recipes/bv_s16_90ep.toml --procs 2
   tessera plan import galvatron_config.json --recipe recipes/vit_huge.toml --ranks 8 -o plan.json)");
-  return [options] { return import_plan(*options); };
+  return [=] { return plan->got_subcommand("profile") ? profile() : import_plan(*options); };
 }
 
 }  // namespace tessera::cli

@@ -26,9 +26,9 @@ struct UnitTimes {
 
 /// Messages of one kind of group: seconds = latency + bytes / bytes_per_second.
 struct LinkTimes {
-  std::string
-      operation;     // "all_gather", "reduce_scatter", "exchange" (activations of a tensor group), "send"
-  std::string kind;  // "adjacent", "strided" (of ranks of one host), "hosts"
+  /// "all_gather", "reduce_scatter", "exchange" (activations of a tensor group), "send".
+  std::string operation;
+  std::string kind;             // "adjacent", "strided" (of ranks of one host), "hosts"
   std::string transport;        // "shared memory", "TCP", "NCCL"
   int64_t ranks = 2;            // of the group
   double latency = 0;           // seconds

@@ -83,6 +83,16 @@ struct CompareLayoutsJob {
   launch::FileWatchdog* files = nullptr;  // of this process; may be null
 };
 
+struct PlanProfileJob {
+  recipe::Recipe recipe;
+  int64_t ranks = 1;             // of this host, which are measured at the same time
+  std::vector<int64_t> tensor;   // tensor-parallel degrees; each divides `ranks`
+  std::vector<int64_t> batches;  // images of a rank in a micro-batch
+  int64_t rounds = 5;
+  bool json = false;
+  std::string output;  // the profile goes here
+};
+
 struct LogitsJob {
   arch::VitConfig model;
   checkpoint::TensorSource* weights = nullptr;  // "param/..." of the model, float32
@@ -100,6 +110,8 @@ struct Entry {
   int (*bench_step)(const BenchStepJob& job, const launch::Ranks& ranks);
   /// kExitDifferent where the layouts differ. Ranks are threads of this process.
   int (*compare_layouts)(const CompareLayoutsJob& job);
+  /// Ranks are threads of this process.
+  int (*plan_profile)(const PlanProfileJob& job);
   /// [count, classes], of features [count, width], in float32 on one device.
   std::vector<float> (*logits)(const LogitsJob& job);
   /// What a run of the recipe needs on this host, and what there is. Takes some seconds. Collective where a

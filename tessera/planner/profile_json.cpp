@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/profile_json.h"
+
+#include <array>
+#include <set>
+#include <tuple>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/plan/json_fields.h"
+#include "tessera/planner/model_json.h"
+
+namespace tessera::planner {
+namespace {
+
+using plan::JsonFields;
+using Json = JsonFields::Json;
+
+constexpr const char* kFormat = "tessera.profile";
+constexpr const char* kFunction = "planner.profile_from_json";
+constexpr int64_t kVersion = 1;
+constexpr int64_t kMostRanks = 1 << 24, kMostImages = 1 << 30, kMostBytes = int64_t{1} << 50;
+constexpr std::array kRecomputes = {plan::Recompute::kNone, plan::Recompute::kAll,
+                                    plan::Recompute::kKeepSums};
+const std::vector<std::string> kOperations = {"all_gather", "reduce_scatter", "exchange", "send"};
+const std::vector<std::string> kLinkKinds = {"adjacent", "strided", "hosts"};
+const std::vector<std::string> kTransports = {"shared memory", "TCP", "NCCL"};
+
+Json to_json(const Provenance& from) {
+  return {{"host", from.host},       {"processor", from.processor},
+          {"device", from.device},   {"build", from.build},
+          {"date", from.date},       {"compute", from.compute},
+          {"threads", from.threads}, {"ranks_of_host", from.ranks_of_host},
+          {"rounds", from.rounds}};
+}
+
+Json to_json(const UnitTimes& unit) {
+  return {{"kind", unit.kind},       {"tensor", unit.tensor},
+          {"batch", unit.batch},     {"recompute", plan::to_string(unit.recompute)},
+          {"forward", unit.forward}, {"backward", unit.backward},
+          {"spread", unit.spread}};
+}
+
+Json to_json(const LinkTimes& link) {
+  Json json = {{"operation", link.operation}, {"kind", link.kind},
+               {"transport", link.transport}, {"ranks", link.ranks},
+               {"latency", link.latency},     {"bytes_per_second", link.bytes_per_second},
+               {"spread", link.spread}};
+  json["samples"] = Json::array();
+  for (const LinkTimes::Sample& sample : link.samples)
+    json["samples"].push_back({{"bytes", sample.bytes}, {"seconds", sample.seconds}});
+  return json;
+}
+
+/// Errors name the entry of a list: `profile.json, entry 3 of "units"`.
+JsonFields entry_of(const JsonFields& fields, const char* list, size_t index) {
+  return {kFunction, concat(fields.file(), ", entry ", index + 1, " of \"", list, '"')};
+}
+
+const Json& list_of(const JsonFields& fields, const Json& object, const char* key) {
+  if (!object[key].is_array())
+    fields.fail(concat('"', key, "\" is ", JsonFields::shown(object[key])), "a list");
+  return object[key];
+}
+
+Provenance provenance_of(const JsonFields& fields, const Json& json) {
+  fields.keys(
+      json, "\"provenance\"",
+      {"host", "processor", "device", "build", "date", "compute", "threads", "ranks_of_host", "rounds"});
+  Provenance from;
+  from.host = fields.text(json, "host");
+  from.processor = fields.text(json, "processor");
+  from.device = fields.text(json, "device");
+  from.build = fields.text(json, "build");
+  from.date = fields.text(json, "date");
+  const std::vector<std::string> dtypes = {"fp32", "bf16", "fp16"};
+  from.compute = dtypes[fields.choice_of_names(json, "compute", dtypes)];
+  from.threads = fields.integer(json, "threads", 1, kMostRanks);
+  from.ranks_of_host = fields.integer(json, "ranks_of_host", 1, kMostRanks);
+  from.rounds = fields.integer(json, "rounds", 1, kMostRanks);
+  return from;
+}
+
+UnitTimes unit_of(const JsonFields& fields, const Json& json, const std::vector<std::string>& kinds) {
+  fields.keys(json, "a unit", {"kind", "tensor", "batch", "recompute", "forward", "backward", "spread"});
+  UnitTimes unit;
+  unit.kind = kinds[fields.choice_of_names(json, "kind", kinds)];
+  unit.tensor = fields.integer(json, "tensor", 1, kMostRanks);
+  unit.batch = fields.integer(json, "batch", 1, kMostImages);
+  unit.recompute = fields.choice(json, "recompute", kRecomputes);
+  unit.forward = fields.number_above(json, "forward", 0);
+  unit.backward = fields.number_above(json, "backward", 0);
+  unit.spread = fields.number_of_at_least(json, "spread", 0);
+  return unit;
+}
+
+LinkTimes link_of(const JsonFields& fields, const Json& json) {
+  fields.keys(
+      json, "a link",
+      {"operation", "kind", "transport", "ranks", "latency", "bytes_per_second", "spread", "samples"});
+  LinkTimes link;
+  link.operation = kOperations[fields.choice_of_names(json, "operation", kOperations)];
+  link.kind = kLinkKinds[fields.choice_of_names(json, "kind", kLinkKinds)];
+  link.transport = kTransports[fields.choice_of_names(json, "transport", kTransports)];
+  link.ranks = fields.integer(json, "ranks", 2, kMostRanks);
+  link.latency = fields.number_of_at_least(json, "latency", 0);
+  link.bytes_per_second = fields.number_above(json, "bytes_per_second", 0);
+  link.spread = fields.number_of_at_least(json, "spread", 0);
+  for (const Json& one : list_of(fields, json, "samples")) {
+    fields.keys(one, "a sample", {"bytes", "seconds"});
+    link.samples.push_back(
+        {fields.integer(one, "bytes", 1, kMostBytes), fields.number_above(one, "seconds", 0)});
+  }
+  return link;
+}
+
+void read_units(const JsonFields& fields, const Json& json, Profile& profile) {
+  std::vector<std::string> kinds;  // each once, in the order of the model
+  for (const std::string& kind : unit_kinds(profile.model)) {
+    if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
+  }
+  std::set<std::tuple<std::string, int64_t, int64_t, plan::Recompute>> seen;
+  for (const Json& one : list_of(fields, json, "units")) {
+    const JsonFields entry = entry_of(fields, "units", profile.units.size());
+    const UnitTimes unit = unit_of(entry, one, kinds);
+    if (!seen.emplace(unit.kind, unit.tensor, unit.batch, unit.recompute).second) {
+      entry.fail(concat("kind \"", unit.kind, "\", tensor ", unit.tensor, ", batch ", unit.batch,
+                        ", recompute \"", plan::to_string(unit.recompute), "\" is there twice"),
+                 "each once");
+    }
+    profile.units.push_back(unit);
+  }
+}
+
+void read_links(const JsonFields& fields, const Json& json, Profile& profile) {
+  std::set<std::tuple<std::string, std::string, std::string, int64_t>> seen;
+  for (const Json& one : list_of(fields, json, "links")) {
+    const JsonFields entry = entry_of(fields, "links", profile.links.size());
+    LinkTimes link = link_of(entry, one);
+    if (!seen.emplace(link.operation, link.kind, link.transport, link.ranks).second) {
+      entry.fail(concat("operation \"", link.operation, "\", kind \"", link.kind, "\", transport \"",
+                        link.transport, "\", ranks ", link.ranks, " is there twice"),
+                 "each once");
+    }
+    profile.links.push_back(std::move(link));
+  }
+}
+
+}  // namespace
+
+std::string to_json(const Profile& profile) {
+  Json json = {{"format", kFormat},
+               {"version", kVersion},
+               {"provenance", to_json(profile.provenance)},
+               {"model", model_to_json(profile.model)},
+               {"compute_slowdown", profile.compute_slowdown},
+               {"link_slowdown", profile.link_slowdown},
+               {"optimizer_seconds", profile.optimizer_seconds},
+               {"accumulate_seconds", profile.accumulate_seconds},
+               {"data_seconds", profile.data_seconds},
+               {"step_seconds", profile.step_seconds}};
+  json["units"] = Json::array();
+  for (const UnitTimes& unit : profile.units) json["units"].push_back(to_json(unit));
+  json["links"] = Json::array();
+  for (const LinkTimes& link : profile.links) json["links"].push_back(to_json(link));
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Profile profile_from_json(const std::string& text, const std::string& where) {
+  const JsonFields fields(kFunction, where);
+  const Json json = fields.parse(text);
+  if (!json.is_object()) fields.fail(concat("a profile is ", JsonFields::shown(json)), "an object");
+  for (const char* key : {"format", "version"}) {
+    if (!json.contains(key)) fields.fail(concat("a profile has no \"", key, '"'));
+  }
+  if (fields.text(json, "format") != kFormat)
+    fields.fail(concat("\"format\" is ", JsonFields::shown(json["format"])), concat('"', kFormat, '"'));
+  fields.integer(json, "version", 1, kVersion);
+  fields.keys(json, "a profile",
+              {"format", "version", "provenance", "model", "compute_slowdown", "link_slowdown",
+               "optimizer_seconds", "accumulate_seconds", "data_seconds", "step_seconds", "units", "links"});
+  Profile profile;
+  profile.provenance = provenance_of(fields, json["provenance"]);
+  profile.model = model_from_json(json["model"], fields);
+  profile.compute_slowdown = fields.number_of_at_least(json, "compute_slowdown", 1);
+  profile.link_slowdown = fields.number_of_at_least(json, "link_slowdown", 1);
+  profile.optimizer_seconds = fields.number_of_at_least(json, "optimizer_seconds", 0);
+  profile.accumulate_seconds = fields.number_of_at_least(json, "accumulate_seconds", 0);
+  profile.data_seconds = fields.number_of_at_least(json, "data_seconds", 0);
+  profile.step_seconds = fields.number_of_at_least(json, "step_seconds", 0);
+  read_units(fields, json, profile);
+  read_links(fields, json, profile);
+  return profile;
+}
+
+}  // namespace tessera::planner

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/profile/link_times.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/base/median.h"
+#include "tessera/mesh/thread_ranks.h"
+#include "tessera/profile/link_line.h"
+
+namespace tessera::profile {
+namespace {
+
+int64_t bytes_sent(const mesh::Group& group) {
+  int64_t bytes = 0;
+  for (const auto& [kind, traffic] : group.traffic()) {
+    if (kind != "control" && kind != "all_reduce") bytes += traffic.bytes_sent;
+  }
+  return bytes;
+}
+
+int64_t values_of(int64_t bytes, at::ScalarType dtype, int64_t parts = 1) {
+  return std::max<int64_t>(1, bytes / static_cast<int64_t>(at::elementSize(dtype)) / parts);
+}
+
+/// One operation of one size. A message is sent by each function of the result.
+std::vector<std::function<void()>> messages_of(mesh::Group& group, const MessageKind& kind, int64_t bytes) {
+  const int64_t ranks = group.size(), others = ranks - 1;
+  const auto tensor = [](std::vector<int64_t> shape, at::ScalarType dtype) {
+    return at::ones(shape, at::TensorOptions(dtype));
+  };
+  if (kind.operation == "send") {
+    const at::Tensor message = tensor({values_of(bytes, kind.dtype)}, kind.dtype);
+    if (group.rank() == 0) return {[=, &group] { group.send(message, "profile").wait(); }};
+    return {[=, &group] { group.receive(message, "profile").wait(); }};
+  }
+  if (kind.operation == "all_gather") {
+    const int64_t values = values_of(bytes, kind.dtype, others);
+    const at::Tensor mine = tensor({values}, kind.dtype), all = tensor({ranks * values}, kind.dtype);
+    return {[=, &group] { group.all_gather(all, mine, "profile").wait(); }};
+  }
+  if (kind.operation == "reduce_scatter") {
+    const bool is_narrow = at::elementSize(kind.dtype) < at::elementSize(kind.wire);
+    const int64_t values = values_of(bytes, is_narrow ? kind.dtype : kind.wire, others);
+    const at::Tensor all = tensor({ranks * values}, kind.dtype), mine = tensor({values}, at::kFloat);
+    return {[=, &group] { group.reduce_scatter(mine, all, kind.wire, "profile").wait(); }};
+  }
+  TESSERA_CHECK(kind.operation == "exchange", kind.operation);
+  const int64_t values = values_of(bytes, kind.dtype, others);
+  const at::Tensor row = tensor({1, values}, kind.dtype), rows = tensor({ranks, values}, kind.dtype);
+  const std::vector<int64_t> counts(static_cast<size_t>(ranks), 1);
+  return {[=, &group] { group.gather_rows(row, counts, "profile").wait(); },
+          [=, &group] { group.sum_rows(rows, counts, "profile").wait(); }};
+}
+
+/// One measurement of measure_links().
+struct LinkGroup {
+  planner::LinkTimes link;  // what it is
+  mesh::Span span;
+  bool is_link = false;  // between two pipeline stages
+};
+
+std::vector<LinkGroup> groups_of(const LinkSettings& settings) {
+  std::vector<LinkGroup> groups;
+  const std::string transport = settings.shared_memory ? "shared memory" : "TCP";
+  const auto add = [&](const std::string& kind, int64_t stride, int64_t size) {
+    for (const char* operation : {"all_gather", "reduce_scatter", "exchange"}) {
+      const bool activations = std::string(operation) == "exchange";
+      groups.push_back({{.operation = operation, .kind = kind, .transport = transport, .ranks = size},
+                        {stride, size, activations}});
+    }
+  };
+  for (int64_t size = 2; size <= settings.ranks; ++size) {
+    if (settings.ranks % size != 0) continue;
+    add("adjacent", 1, size);
+    if (size < settings.ranks) add("strided", settings.ranks / size, size);
+  }
+  if (settings.ranks % 2 == 0) {
+    const std::string kind = settings.ranks == 2 ? "adjacent" : "strided";
+    groups.push_back({{.operation = "send", .kind = kind, .transport = "TCP", .ranks = 2}, {}, true});
+  }
+  return groups;
+}
+
+/// From the lower half of the ranks to the upper half, as between two stages.
+mesh::Link link_of(int64_t rank, int64_t ranks) {
+  const int64_t half = ranks / 2, from = rank % half;
+  return {.boundary = 0, .forward = true, .from = from, .to = from + half};
+}
+
+}  // namespace
+
+std::vector<MessageTimes> time_messages(mesh::Mesh& mesh, mesh::Group& group, const MessageKind& kind,
+                                        const std::vector<int64_t>& sizes, int64_t rounds) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::vector<std::function<void()>>> messages;
+  for (const int64_t bytes : sizes) messages.push_back(messages_of(group, kind, bytes));
+  std::vector<MessageTimes> times(sizes.size());
+  for (int64_t round = 0; round <= rounds; ++round) {  // round 0 warms up
+    for (size_t size = 0; size < sizes.size(); ++size) {
+      double seconds = 0;
+      const auto count = static_cast<int64_t>(messages[size].size());
+      const int64_t before = bytes_sent(group);
+      for (const auto& message : messages[size]) {
+        mesh.world().barrier("profile");
+        const auto start = std::chrono::steady_clock::now();
+        message();
+        seconds += seconds_since(start) / static_cast<double>(count);
+      }
+      times[size].bytes = (bytes_sent(group) - before) / count;
+      if (round > 0) times[size].seconds.push_back(seconds);
+    }
+  }
+  return times;
+}
+
+planner::LinkTimes link_times(planner::LinkTimes link,
+                              const std::vector<std::vector<MessageTimes>>& of_ranks) {
+  const std::vector<MessageTimes>& first = of_ranks.front();
+  for (size_t size = 0; size < first.size(); ++size) {
+    planner::LinkTimes::Sample sample;
+    std::vector<double> slowest(first[size].seconds.size(), 0);
+    for (const auto& rank : of_ranks) {
+      sample.bytes = std::max(sample.bytes, rank[size].bytes);
+      for (size_t round = 0; round < slowest.size(); ++round)
+        slowest[round] = std::max(slowest[round], rank[size].seconds[round]);
+    }
+    sample.seconds = median(slowest);
+    link.samples.push_back(sample);
+  }
+  fit_line(&link);
+  return link;
+}
+
+std::vector<planner::LinkTimes> measure_links(const LinkSettings& settings) {
+  if (settings.ranks < 2) return {};
+  const std::vector<LinkGroup> groups = groups_of(settings);
+  mesh::ThreadRanks ranks{.axes = {{"host", settings.ranks}},
+                          .timeout = settings.timeout,
+                          .shared_memory = settings.shared_memory};
+  for (const LinkGroup& group : groups) {
+    if (!group.is_link) ranks.spans.push_back(group.span);
+  }
+  for (int64_t rank = 0; settings.ranks % 2 == 0 && rank < settings.ranks / 2; ++rank)
+    ranks.links.push_back(link_of(rank, settings.ranks));
+  // [group][rank]
+  std::vector<std::vector<std::vector<MessageTimes>>> times(
+      groups.size(), std::vector<std::vector<MessageTimes>>(static_cast<size_t>(settings.ranks)));
+  mesh::run_on_thread_ranks(ranks, [&](mesh::Mesh& mesh) {
+    at::set_num_threads(static_cast<int>(settings.threads));
+    for (size_t i = 0; i < groups.size(); ++i) {
+      mesh::Group& group =
+          groups[i].is_link ? mesh.link(link_of(mesh.rank(), settings.ranks)) : mesh.group(groups[i].span);
+      const MessageKind kind{groups[i].link.operation, settings.dtype, settings.wire};
+      times[i][static_cast<size_t>(mesh.rank())] =
+          time_messages(mesh, group, kind, settings.sizes, settings.rounds);
+    }
+  });
+  std::vector<planner::LinkTimes> links;
+  for (size_t i = 0; i < groups.size(); ++i) links.push_back(link_times(groups[i].link, times[i]));
+  return links;
+}
+
+}  // namespace tessera::profile

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long messages between ranks of one host take, by operation and size.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/mesh/mesh.h"
+#include "tessera/planner/profile.h"
+
+namespace tessera::profile {
+
+/// 4 KiB to 64 MiB.
+inline const std::vector<int64_t> kMessageBytes = {4 << 10, 16 << 10, 64 << 10, 256 << 10,
+                                                   1 << 20, 4 << 20,  16 << 20, 64 << 20};
+
+/// Messages of one operation in one group.
+struct MessageKind {
+  std::string operation;              // of planner::LinkTimes
+  at::ScalarType dtype = at::kFloat;  // of parameters and activations
+  at::ScalarType wire = at::kFloat;   // of gradients between ranks
+};
+
+/// What one rank measured of one size.
+struct MessageTimes {
+  int64_t bytes = 0;            // that this rank sent
+  std::vector<double> seconds;  // by round
+};
+
+/// Messages of each of `sizes` (bytes that a rank sends), by turns, in so many rounds after one that warms
+/// up. "exchange": the mean of a gather of rows and a sum of rows of that size, since layers that are cut
+/// need as many of the one as of the other. "send": `group` is a link's. Ranks of all groups begin each
+/// message together. Collective over the mesh. Errors: CommError.
+std::vector<MessageTimes> time_messages(mesh::Mesh& mesh, mesh::Group& group, const MessageKind& kind,
+                                        const std::vector<int64_t>& sizes, int64_t rounds);
+
+/// The line through what the ranks of one group, or of several alike, measured at the same time: of every
+/// round the slowest rank, of these the median. `link`: names the messages. Requires: the same sizes and
+/// rounds on every rank.
+planner::LinkTimes link_times(planner::LinkTimes link,
+                              const std::vector<std::vector<MessageTimes>>& of_ranks);
+
+struct LinkSettings {
+  int64_t ranks = 2;    // of this host
+  int64_t threads = 1;  // of a rank
+  bool shared_memory = true;
+  at::ScalarType dtype = at::kFloat, wire = at::kFloat;
+  int64_t rounds = 5;
+  std::vector<int64_t> sizes = kMessageBytes;
+  std::chrono::milliseconds timeout{600'000};
+};
+
+/// All operations in groups of every size above 1 that divides the ranks: neighbours ("adjacent") and, for
+/// fewer than all ranks, ranks that are as far apart as possible ("strided"). All groups of a kind are busy
+/// at once, as in a step. Ranks are threads of this process. Nothing for one rank. Errors: UserError (no
+/// socket), CommError.
+std::vector<planner::LinkTimes> measure_links(const LinkSettings& settings);
+
+}  // namespace tessera::profile

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/profile/pass_times.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <barrier>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/median.h"
+#include "tessera/base/on_threads.h"
+#include "tessera/profile/measured_model.h"
+#include "tessera/profile/unit_passes.h"
+#include "tessera/shard/tensor_memory.h"
+
+namespace tessera::profile {
+namespace {
+
+constexpr int64_t kMostBlocks = 3;  // of the measured model: two ordinary ones and the last
+
+using planner::UnitTimes;
+
+/// One entry of PassTimes::units, in their order.
+struct UnitKey {
+  size_t place = 0;  // of the first unit of this kind
+  std::string kind;
+  int64_t tensor = 1, batch = 1;
+  plan::Recompute recompute = plan::Recompute::kNone;
+  auto operator<=>(const UnitKey&) const = default;
+};
+
+/// What the rounds found.
+struct Found {
+  std::map<UnitKey, std::vector<UnitPass>> units;
+  std::vector<double> accumulate, optimizer;  // seconds for a value
+
+  void add(const Found& other) {
+    for (const auto& [key, passes] : other.units)
+      units[key].insert(units[key].end(), passes.begin(), passes.end());
+    accumulate.insert(accumulate.end(), other.accumulate.begin(), other.accumulate.end());
+    optimizer.insert(optimizer.end(), other.optimizer.begin(), other.optimizer.end());
+  }
+};
+
+/// One rank, on its thread. `meet` waits for all ranks of the host.
+class MeasuringRank {
+ public:
+  using Meet = std::function<void()>;
+
+  MeasuringRank(const PassSettings& settings, const recipe::Recipe& recipe,
+                const std::vector<std::string>& kinds, Meet meet)
+      : settings_(settings), recipe_(recipe), kinds_(kinds), meet_(std::move(meet)) {
+    for (const int64_t size : settings.batches) batches_.push_back(random_batch(recipe.model, size));
+  }
+
+  Found run() {
+    for (const int64_t tensor : settings_.tensor) measure(tensor);
+    measure_sums_and_updates();
+    return std::move(found_);
+  }
+
+ private:
+  void measure(int64_t tensor) {
+    std::vector<plan::Recompute> modes = {plan::Recompute::kNone, plan::Recompute::kAll};
+    if (tensor > 1) modes.push_back(plan::Recompute::kKeepSums);  // there are none to keep otherwise
+    std::vector<std::unique_ptr<MeasuredModel>> models;
+    for (const plan::Recompute mode : modes) {
+      const MeasuredLayout layout{.tensor = tensor, .recompute = mode};
+      models.push_back(std::make_unique<MeasuredModel>(recipe_, layout));
+    }
+    for (int64_t round = 0; round <= settings_.rounds; ++round) {
+      for (const data::Batch& batch : batches_) {
+        for (size_t i = 0; i < models.size(); ++i) {
+          meet_();
+          const std::vector<UnitPass> passes = models[i]->micro_batch(batch, /*last=*/true);
+          models[i]->forget_gradients();
+          if (round > 0) note(passes, models[i]->plan(), {0, "", tensor, batch.size, modes[i]});
+        }
+      }
+    }
+  }
+
+  /// Adds the units that are laid out as `wanted` says; its kind is not read.
+  void note(const std::vector<UnitPass>& passes, const plan::Plan& plan, UnitKey wanted) {
+    TESSERA_CHECK_EQ(passes.size(), kinds_.size());
+    for (size_t i = 0; i < passes.size(); ++i) {
+      const plan::UnitPlan& unit = plan.units[i];
+      if (unit.layout.tensor != wanted.tensor || unit.recompute != wanted.recompute) continue;
+      wanted.kind = kinds_[i];
+      wanted.place = static_cast<size_t>(std::ranges::find(kinds_, kinds_[i]) - kinds_.begin());
+      found_.units[wanted].push_back(passes[i]);
+    }
+  }
+
+  static double backward_seconds(const std::vector<UnitPass>& passes) {
+    double seconds = 0;
+    for (const UnitPass& pass : passes) seconds += pass.backward;
+    return seconds;
+  }
+
+  void measure_sums_and_updates() {
+    MeasuredModel model(recipe_, {.with_optimizer = true});
+    const auto values = static_cast<double>(model.values());
+    for (int64_t round = 0; round <= settings_.rounds; ++round) {
+      meet_();
+      const double alone = backward_seconds(model.micro_batch(batches_.front(), /*last=*/true));
+      meet_();
+      const double update = model.update();
+      meet_();
+      model.micro_batch(batches_.front(), /*last=*/false);
+      const double added = backward_seconds(model.micro_batch(batches_.front(), /*last=*/true));
+      model.forget_gradients();
+      if (round == 0) continue;
+      found_.optimizer.push_back(update / values);
+      found_.accumulate.push_back((added - alone) / values);
+    }
+  }
+
+  const PassSettings& settings_;
+  const recipe::Recipe& recipe_;
+  const std::vector<std::string>& kinds_;
+  Meet meet_;
+  std::vector<data::Batch> batches_;
+  Found found_;
+};
+
+/// (third quartile - first) / median.
+double relative_spread(std::vector<double> values) {
+  std::ranges::sort(values);
+  const auto quartile = [&](double share) {
+    const double at = share * static_cast<double>(values.size() - 1);
+    const auto below = static_cast<size_t>(at);
+    const size_t above = std::min(below + 1, values.size() - 1);
+    return values[below] + (at - static_cast<double>(below)) * (values[above] - values[below]);
+  };
+  const double middle = quartile(0.5);
+  return middle > 0 ? (quartile(0.75) - quartile(0.25)) / middle : 0;
+}
+
+UnitTimes times_of(const UnitKey& key, const std::vector<UnitPass>& passes) {
+  std::vector<double> forward, backward, both;
+  for (const UnitPass& pass : passes) {
+    forward.push_back(pass.forward);
+    backward.push_back(pass.backward);
+    both.push_back(pass.forward + pass.backward);
+  }
+  return {key.kind,         key.tensor,           key.batch, key.recompute, median(forward),
+          median(backward), relative_spread(both)};
+}
+
+template <class Config>
+bool keep_few_blocks(arch::ModelConfig* model) {
+  auto* config = std::get_if<Config>(&model->of);
+  if (config != nullptr) config->depth = std::min(config->depth, kMostBlocks);
+  return config != nullptr;
+}
+
+}  // namespace
+
+arch::ModelConfig model_of_few_blocks(const arch::ModelConfig& model, std::vector<std::string>* kinds) {
+  arch::ModelConfig few = model;
+  if (!keep_few_blocks<arch::VitConfig>(&few)) keep_few_blocks<arch::ResMlpConfig>(&few);
+  if (kinds == nullptr) return few;
+  constexpr size_t kAtEnd = 2;  // the last block and the head
+  const std::vector<std::string> whole = planner::unit_kinds(model);
+  const size_t units = arch::unit_names(few).size();
+  for (size_t i = 0; i < units; ++i)
+    kinds->push_back(whole[i + kAtEnd < units ? i : whole.size() - units + i]);
+  return few;
+}
+
+PassTimes measure_passes(const PassSettings& settings) {
+  shard::keep_tensor_memory();  // as a training does
+  std::vector<std::string> kinds;
+  const recipe::Recipe recipe = measured_recipe(settings.recipe, &kinds);
+  std::vector<Found> of_ranks(static_cast<size_t>(settings.ranks));
+  std::barrier meeting(settings.ranks);
+  run_on_threads(settings.ranks, [&](int64_t rank) {
+    // A rank that fails lets the others go on, and its exception is rethrown when they have ended.
+    const auto leave = [](std::barrier<>* left) { left->arrive_and_drop(); };
+    const std::unique_ptr<std::barrier<>, decltype(leave)> member(&meeting, leave);
+    at::set_num_threads(static_cast<int>(settings.threads));
+    MeasuringRank measuring(settings, recipe, kinds, [&] { meeting.arrive_and_wait(); });
+    of_ranks[static_cast<size_t>(rank)] = measuring.run();
+  });
+  Found found;
+  for (const Found& rank : of_ranks) found.add(rank);
+  PassTimes times;
+  for (const auto& [key, passes] : found.units) times.units.push_back(times_of(key, passes));
+  times.accumulate_seconds = std::max(0.0, median(found.accumulate));
+  times.optimizer_seconds = median(found.optimizer);
+  return times;
+}
+
+}  // namespace tessera::profile

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long the units of a recipe's model compute on the ranks of this host.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tessera/planner/profile.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::profile {
+
+struct PassSettings {
+  recipe::Recipe recipe;                        // model, precision, optimizer, loss; its layout is not read
+  std::vector<int64_t> tensor = {1};            // tensor-parallel degrees; each divides `ranks`
+  std::vector<int64_t> batches = {1, 2, 4, 8};  // images of a rank in a micro-batch
+  int64_t rounds = 5;
+  int64_t ranks = 1;    // of this host, which compute the same at the same time
+  int64_t threads = 1;  // of a rank
+};
+
+struct PassTimes {
+  /// Of every kind of unit with each batch size, in the model's order. Whole units have Recompute::kNone, and
+  /// blocks kAll as well; for a tensor-parallel degree above 1, blocks that it cuts have kNone, kAll and
+  /// kKeepSums.
+  std::vector<planner::UnitTimes> units;
+  double accumulate_seconds = 0, optimizer_seconds = 0;  // as in planner::Profile
+};
+
+/// Trains a model of fewer blocks that has a unit of every kind. Each rank is a thread without peers
+/// (lone_rank.h); the ranks begin every micro-batch together. Medians over ranks, rounds and units of a kind;
+/// round 0 warms up and does not count. Batch sizes and recompute take turns within a round. From then on
+/// large tensors keep their memory (shard::keep_tensor_memory). Errors: UserError where the model has no
+/// layers that a degree could cut.
+PassTimes measure_passes(const PassSettings& settings);
+
+/// The model with at most 3 blocks (transformers and ResMLPs; other models as they are). `kinds`: if not
+/// null, gets the kind of each of its units in the whole model (planner::unit_kinds). Pure.
+arch::ModelConfig model_of_few_blocks(const arch::ModelConfig& model, std::vector<std::string>* kinds);
+
+}  // namespace tessera::profile

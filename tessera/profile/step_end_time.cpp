@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/profile/step_end_time.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/median.h"
+#include "tessera/eager/state.h"
+#include "tessera/eager/step_end.h"
+#include "tessera/eager/task.h"
+#include "tessera/mesh/thread_ranks.h"
+#include "tessera/plan/spans.h"
+#include "tessera/profile/measured_model.h"
+
+namespace tessera::profile {
+namespace {
+
+constexpr int64_t kLeastRounds = 20;
+
+recipe::Recipe tiny_recipe(const recipe::Recipe& recipe) {
+  recipe::Recipe tiny = measured_recipe(recipe, nullptr);
+  arch::VitConfig model;
+  model.image_size = 16;
+  model.patch_size = 8;
+  model.width = model.mlp_width = 16;
+  model.depth = model.heads = 1;
+  model.classes = 2;
+  tiny.model = model;
+  tiny.train.mix = {};
+  tiny.precision.linear = recipe::Linear::kAuto;
+  return tiny;
+}
+
+/// Of this rank, one for each round.
+std::vector<double> step_ends(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
+                              int64_t rounds) {
+  const auto state = eager::assemble(recipe, plan, mesh, /*with_optimizer=*/true);
+  const data::Batch batch = random_batch(recipe.model, 2);
+  std::vector<double> seconds;
+  for (int64_t round = 0; round <= rounds; ++round) {
+    const at::Tensor logits = eager::forward(*state, batch, /*training=*/true, /*key=*/1);
+    const at::Tensor loss = state->task->loss_sum(logits, batch, {});
+    state->sharded->backward(loss, /*last=*/true);
+    mesh.world().barrier("profile");
+    const auto start = std::chrono::steady_clock::now();
+    eager::StepEnd end(*state, loss.detach().to(at::kDouble), {}, mesh);
+    const loop::UpdateSettings settings{1e-6, recipe.train.clip, 1, {}};
+    end.values(settings);
+    end.finish(/*is_used=*/true, settings);
+    state->sharded->parameters_changed();
+    if (round > 0) seconds.push_back(seconds_since(start));
+  }
+  return seconds;
+}
+
+}  // namespace
+
+double measure_step_end(const recipe::Recipe& recipe, int64_t ranks, int64_t rounds) {
+  const recipe::Recipe tiny = tiny_recipe(recipe);
+  const plan::Plan plan = plan::uniform_plan(tiny.model, ranks, plan::Level::kReplicate, /*recompute=*/false,
+                                             /*prefetch=*/1);
+  std::vector<std::vector<double>> of_ranks(static_cast<size_t>(ranks));
+  const mesh::ThreadRanks threads{.axes = {{"host", ranks}},
+                                  .spans = plan::spans_of(plan),
+                                  .timeout = recipe::timeout_of(recipe.run),
+                                  .shared_memory = recipe.run.shared_memory};
+  mesh::run_on_thread_ranks(threads, [&](mesh::Mesh& mesh) {
+    at::set_num_threads(1);
+    of_ranks[static_cast<size_t>(mesh.rank())] = step_ends(tiny, plan, mesh, std::max(rounds, kLeastRounds));
+  });
+  std::vector<double> all;
+  for (const auto& seconds : of_ranks) all.insert(all.end(), seconds.begin(), seconds.end());
+  return median(all);
+}
+
+}  // namespace tessera::profile

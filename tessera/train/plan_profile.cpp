@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// `tessera plan profile`: measures units, links, updates and data of a recipe on this host.
+#include <ATen/ATen.h>
+#include <ATen/Version.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <iostream>
+
+#include "tessera/base/clock.h"
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/log.h"
+#include "tessera/base/median.h"
+#include "tessera/base/on_threads.h"
+#include "tessera/base/text.h"
+#include "tessera/base/version.h"
+#include "tessera/base/warn.h"
+#include "tessera/data/loader.h"
+#include "tessera/eager/device.h"
+#include "tessera/eager/session.h"
+#include "tessera/eager/state.h"
+#include "tessera/launch/surroundings.h"
+#include "tessera/planner/profile_json.h"
+#include "tessera/profile/link_times.h"
+#include "tessera/profile/pass_times.h"
+#include "tessera/profile/slowdown.h"
+#include "tessera/profile/step_end_time.h"
+#include "tessera/train/commands.h"
+
+namespace tessera::train {
+namespace {
+
+/// "2026-11-27T09:00:00Z".
+std::string now_utc() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc)};
+}
+
+/// "Intel(R) Xeon(R) ...; avx2 avx512f".
+std::string processor() {
+  const std::string machine = launch::machine_description(), separator = "; ";
+  const size_t system_ends = machine.find(separator);
+  return system_ends == std::string::npos ? machine : machine.substr(system_ends + separator.size());
+}
+
+launch::Ranks ranks_of_host(int64_t count, int64_t rank = 0) {
+  launch::Ranks ranks;
+  ranks.rank = ranks.local_rank = rank;
+  ranks.world = ranks.local_world = count;
+  return ranks;
+}
+
+/// The recipe's source, or images made in memory where it cannot be opened or has too few images.
+data::MixedSource open_images(const recipe::Recipe& recipe, int64_t least) {
+  const std::string why_not = [&]() -> std::string {
+    if (recipe.data.source.empty()) return "the recipe has no data.source";
+    try {
+      data::MixedSource source = eager::open_training(recipe);
+      return source.source->size() >= least ? "" : concat(recipe.data.source, " has too few images");
+    } catch (const UserError& error) {
+      return error.what();
+    }
+  }();
+  if (why_not.empty()) return eager::open_training(recipe);
+  warn(concat("data_seconds is measured with generated images, without decoding: ", why_not));
+  recipe::Recipe fake = recipe;
+  fake.data.source = concat("fake:", std::max<int64_t>(least, 1024));
+  fake.data.mix.clear();
+  fake.data.mix_train.clear();
+  fake.data.mix_weights.clear();
+  fake.data.classes.clear();
+  return eager::open_training(fake);
+}
+
+/// Seconds for an image of one rank, while all ranks load.
+double measure_data(const PlanProfileJob& job, int64_t threads) {
+  constexpr double kLeastSeconds = 1, kMostSeconds = 5;
+  constexpr int64_t kLeastBatches = 4;
+  const int64_t batch = std::ranges::max(job.batches);
+  const data::MixedSource images = open_images(job.recipe, job.ranks * batch);
+  std::vector<double> seconds(static_cast<size_t>(job.ranks));
+  run_on_threads(job.ranks, [&](int64_t rank) {
+    Log quiet(false);
+    data::LoaderOptions options =
+        eager::loader_options(job.recipe, ranks_of_host(job.ranks, rank), threads, quiet);
+    options.order.mix = images.parts;
+    options.batch = batch * job.ranks;
+    data::TrainLoader loader(*images.source, job.recipe.data.transform, options, 0);
+    // What was loaded ahead before the clock starts must not count: as much is ahead when it stops.
+    for (int64_t i = 0; i <= options.prefetch; ++i) loader.give_back(loader.next());
+    const auto start = std::chrono::steady_clock::now();
+    int64_t batches = 0;
+    for (double passed = 0; passed < kMostSeconds; passed = seconds_since(start)) {
+      if (batches >= kLeastBatches && passed >= kLeastSeconds) break;
+      loader.give_back(loader.next());
+      ++batches;
+    }
+    seconds[static_cast<size_t>(rank)] = seconds_since(start) / static_cast<double>(batches * batch);
+  });
+  return median(seconds);
+}
+
+void print_head(const PlanProfileJob& job, const planner::Profile& profile) {
+  const planner::Provenance& from = profile.provenance;
+  std::vector<std::string> degrees, batches;
+  for (const int64_t degree : job.tensor) degrees.push_back(std::to_string(degree));
+  for (const int64_t batch : job.batches) batches.push_back(std::to_string(batch));
+  std::printf("%s\n%s on %s (%s), %s, %ld ranks x %ld threads, tensor %s, batch %s, %ld rounds\n",
+              arch::describe(profile.model).c_str(), from.device.c_str(), from.host.c_str(),
+              from.processor.c_str(), from.compute.c_str(), static_cast<long>(from.ranks_of_host),
+              static_cast<long>(from.threads), join(degrees, ", ").c_str(), join(batches, ", ").c_str(),
+              static_cast<long>(from.rounds));
+  std::fflush(stdout);
+}
+
+void print_units(const planner::Profile& profile) {
+  std::printf("\n%-12s %6s %6s %-9s %12s %12s %8s\n", "unit", "tensor", "batch", "recompute", "forward ms",
+              "backward ms", "spread");
+  for (const planner::UnitTimes& unit : profile.units) {
+    std::printf("%-12s %6ld %6ld %-9s %12.3f %12.3f %6.1f %%\n", unit.kind.c_str(),
+                static_cast<long>(unit.tensor), static_cast<long>(unit.batch),
+                plan::to_string(unit.recompute).c_str(), 1e3 * unit.forward, 1e3 * unit.backward,
+                100 * unit.spread);
+  }
+  std::fflush(stdout);
+}
+
+void print_links(const planner::Profile& profile) {
+  if (profile.links.empty()) return;
+  std::printf("\n%-15s %-9s %-14s %5s %12s %10s %8s\n", "messages", "group", "transport", "ranks",
+              "latency us", "GB/s", "spread");
+  for (const planner::LinkTimes& link : profile.links) {
+    std::printf("%-15s %-9s %-14s %5ld %12.1f %10.3f %6.1f %%\n", link.operation.c_str(), link.kind.c_str(),
+                link.transport.c_str(), static_cast<long>(link.ranks), 1e6 * link.latency,
+                1e-9 * link.bytes_per_second, 100 * link.spread);
+  }
+  std::fflush(stdout);
+}
+
+void print_rest(const planner::Profile& profile) {
+  std::printf("\n%-44s %10.2f\n%-44s %10.2f\n", "passes beside messages, times slower",
+              profile.compute_slowdown, "messages beside passes, times slower", profile.link_slowdown);
+  std::printf("%-44s %10.3f\n%-44s %10.3f\n", "update, ns for each value of a rank",
+              1e9 * profile.optimizer_seconds, "adding a micro-batch's gradient, ns a value",
+              1e9 * profile.accumulate_seconds);
+  std::printf("%-44s %10.3f\n%-44s %10.3f\n", "data, ms for each image of a rank", 1e3 * profile.data_seconds,
+              "votes and other work of a step, ms", 1e3 * profile.step_seconds);
+  std::fflush(stdout);
+}
+
+planner::Profile described(const PlanProfileJob& job, int64_t threads) {
+  planner::Profile profile;
+  profile.model = job.recipe.model;
+  planner::Provenance& from = profile.provenance;
+  from.host = launch::host_name();
+  from.processor = processor();
+  from.device = "CPU";
+  from.build =
+      concat("tessera ", build_info().version, " (", build_info().commit, "), LibTorch ", TORCH_VERSION);
+  from.date = now_utc();
+  from.compute = eager::dtype_name(eager::resolve_dtype(job.recipe.precision.compute));
+  from.threads = threads;
+  from.ranks_of_host = job.ranks;
+  from.rounds = job.rounds;
+  return profile;
+}
+
+void check_device(const recipe::Recipe& recipe, int64_t ranks) {
+  const launch::Ranks first = ranks_of_host(ranks);
+  if (recipe.run.device != recipe::DeviceKind::kCuda && eager::choose_device(recipe, first).is_cpu()) return;
+  user_error({.where = "plan.profile",
+              .problem = "the recipe trains on a GPU",
+              .expected = "ranks that compute on the CPU",
+              .hint = "add --set run.device=cpu"});
+}
+
+}  // namespace
+
+int plan_profile(const PlanProfileJob& job) {
+  check_device(job.recipe, job.ranks);
+  const int64_t threads = eager::set_threads(job.recipe, ranks_of_host(job.ranks));
+  planner::Profile profile = described(job, threads);
+  const bool prints = !job.json;
+  if (prints) print_head(job, profile);
+
+  const profile::PassSettings passes{job.recipe, job.tensor, job.batches, job.rounds, job.ranks, threads};
+  profile::PassTimes found = profile::measure_passes(passes);
+  profile.units = std::move(found.units);
+  profile.optimizer_seconds = found.optimizer_seconds;
+  profile.accumulate_seconds = found.accumulate_seconds;
+  if (prints) print_units(profile);
+
+  const profile::LinkSettings links{.ranks = job.ranks,
+                                    .threads = threads,
+                                    .shared_memory = job.recipe.run.shared_memory,
+                                    .dtype = eager::resolve_dtype(job.recipe.precision.compute),
+                                    .wire = eager::resolve_dtype(job.recipe.precision.reduce),
+                                    .rounds = job.rounds,
+                                    .timeout = recipe::timeout_of(job.recipe.run)};
+  profile.links = profile::measure_links(links);
+  if (prints) print_links(profile);
+
+  const profile::Slowdown slowdown = profile::measure_slowdown(passes, links);
+  profile.compute_slowdown = slowdown.compute;
+  profile.link_slowdown = slowdown.link;
+  profile.data_seconds = measure_data(job, threads);
+  profile.step_seconds = profile::measure_step_end(job.recipe, job.ranks, job.rounds);
+  if (prints) print_rest(profile);
+
+  const std::string json = planner::to_json(profile);
+  write_file_atomic(job.output, json);
+  if (job.json) {
+    std::cout << json << std::flush;
+  } else {
+    std::cout << "\nwrote " << job.output << std::endl;
+  }
+  return kExitDone;
+}
+
+}  // namespace tessera::train

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tessera plan profile: what it measures of a tiny model is complete, and what it refuses."""
+import json
+
+from harness import TINY, check, main, scratch, tessera
+
+QUICK = ("--rounds", 1, "--batches", "1,2")
+
+
+def profile(folder, *words, text=TINY, **options):
+    (folder / "tiny.toml").write_text(text)
+    return tessera("plan", "profile", "tiny.toml", *words, folder=folder, **options)
+
+
+def a_profile_of_two_ranks_is_complete():
+    with scratch() as folder:
+        text = profile(folder, *QUICK, "--procs", 2).done(60)
+        for part in ("2 ranks x 1 threads", "blocks.0", "stem", "head", "all_gather", "shared memory", "wrote profile.json"):
+            check(part in text, part, "in", text)
+        found = json.loads((folder / "profile.json").read_text())
+        check(found["format"] == "tessera.profile" and found["provenance"]["ranks_of_host"] == 2, found)
+        units = {(unit["kind"], unit["tensor"], unit["batch"], unit["recompute"]) for unit in found["units"]}
+        expected = {(kind, 1, batch, "none") for kind in ("stem", "head") for batch in (1, 2)}
+        for batch in (1, 2):
+            expected |= {("blocks.0", 1, batch, mode) for mode in ("none", "all")}
+            expected |= {("blocks.0", 2, batch, mode) for mode in ("none", "all", "keep_sums")}
+        check(units == expected and len(found["units"]) == len(expected), units ^ expected)
+        for unit in found["units"]:
+            check(unit["forward"] > 0 and unit["backward"] > 0, unit)
+        links = {(link["operation"], link["kind"], link["transport"], link["ranks"]) for link in found["links"]}
+        shared = {(name, "adjacent", "shared memory", 2) for name in ("all_gather", "reduce_scatter", "exchange")}
+        check(links == shared | {("send", "adjacent", "TCP", 2)}, links)
+        for link in found["links"]:
+            sizes = [sample["bytes"] for sample in link["samples"]]
+            check(sizes == [4096 * 4**i for i in range(8)] and link["bytes_per_second"] > 0, link)
+        check(found["compute_slowdown"] == found["link_slowdown"] == 1, found)
+        check(found["optimizer_seconds"] > 0 and found["data_seconds"] > 0 and found["step_seconds"] > 0, found)
+
+
+def json_over_tcp_and_generated_images():
+    with scratch() as folder:
+        text = TINY.replace('source = "fake:256"', 'source = "folder:nowhere"')
+        words = ("--procs", 2, "--tensor", 1, "--json", "-o", "tcp.json", "--set", "run.shared_memory=false")
+        output = profile(folder, *QUICK, *words, text=text).done(60)
+        written = (folder / "tcp.json").read_text()
+        check(output.endswith(written), output)
+        warning = output.removesuffix(written)
+        check(warning.startswith("warning: data_seconds is measured with generated images") and warning.count("\n") == 1, warning)
+        found = json.loads(written)
+        check({link["transport"] for link in found["links"]} == {"TCP"}, found["links"])
+        check(found["compute_slowdown"] >= 1 and found["link_slowdown"] >= 1, found)
+
+
+def files_are_not_replaced_without_force():
+    with scratch() as folder:
+        (folder / "profile.json").write_text("mine")
+        one = (*QUICK, "--procs", 1)
+        refused(folder, *one, says="the file profile.json exists already")
+        check((folder / "profile.json").read_text() == "mine")
+        profile(folder, *one, "--force").done(60)
+        check(json.loads((folder / "profile.json").read_text())["links"] == [])
+
+
+def refused(folder, *words, says, text=TINY):
+    run = profile(folder, *words, text=text)
+    check(run.wait(30) == 2, words, run.tail())
+    lines = run.text().splitlines()
+    check(len(lines) == 1 and says in lines[0], words, says, run.text())
+
+
+def bad_input_is_refused_in_one_line():
+    with scratch() as folder:
+        refused(folder, "--procs", 2, "--tensor", 3, says="--tensor has 3: expected degrees that divide the 2 ranks of --procs")
+        refused(folder, "--procs", 0, says="--procs is 0")
+        refused(folder, "--batches", "1,0", says="--batches has 0")
+        refused(folder, "--rounds", 0, says="--rounds is 0")
+        refused(folder, "--output", "nowhere/profile.json", says="--output is nowhere/profile.json")
+        refused(folder, "--set", "model.family=perceptron", says='model.family is "perceptron"')
+        resnet = TINY[:TINY.index("[model]")] + '[model]\npreset = "resnet18"\n' + TINY[TINY.index("[data]"):]
+        refused(folder, "--procs", 2, "--tensor", 2, text=resnet, says="no layer of a resnet can be cut")
+
+
+def more_ranks_than_cores_is_a_warning():
+    with scratch() as folder:
+        text = profile(folder, "--rounds", 1, "--batches", 1, "--tensor", 1, "--procs", 2, "--set", "run.threads=64").done(60)
+        check(text.count("warning: ") == 1 and "warning: 2 ranks x 64 threads share" in text, text)
+
+
+if __name__ == "__main__":
+    main(a_profile_of_two_ranks_is_complete, json_over_tcp_and_generated_images, files_are_not_replaced_without_force,
+         bad_input_is_refused_in_one_line, more_ranks_than_cores_is_a_warning)

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The passes of tiny models: every kind of unit in every layout has its entry.
+#include "tessera/profile/pass_times.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tessera/base/error.h"
+#include "tessera/profile/slowdown.h"
+#include "tessera/profile/step_end_time.h"
+
+namespace tessera::profile {
+namespace {
+
+recipe::Recipe tiny(const std::string& model, const std::vector<std::string>& sets = {}) {
+  return recipe::parse_recipe("name = \"tiny\"\n[model]\n" + model +
+                                  "\n[data]\nsource = \"fake:8\"\n[train]\nsteps = 1\nbatch_per_rank = 2\n",
+                              "test", ".", sets);
+}
+
+constexpr const char* kVit =
+    "image_size = 16\npatch_size = 8\nwidth = 32\ndepth = 5\nheads = 2\nmlp_width = 64\nclasses = 5";
+
+std::set<std::string> entries(const PassTimes& times) {
+  std::set<std::string> found;
+  for (const planner::UnitTimes& unit : times.units) {
+    const auto [entry, is_new] =
+        found.insert(unit.kind + " tensor " + std::to_string(unit.tensor) + " batch " +
+                     std::to_string(unit.batch) + " " + plan::to_string(unit.recompute));
+    EXPECT_TRUE(is_new) << *entry;
+    EXPECT_GT(unit.forward, 0) << *entry;
+    EXPECT_GT(unit.backward, 0) << *entry;
+    EXPECT_GE(unit.spread, 0) << *entry;
+  }
+  return found;
+}
+
+std::set<std::string> expected_entries(const std::vector<std::string>& blocks,
+                                       const std::vector<int64_t>& degrees,
+                                       const std::vector<int64_t>& batches) {
+  std::set<std::string> expected;
+  for (const int64_t batch : batches) {
+    const std::string of_batch = " batch " + std::to_string(batch);
+    for (const char* end : {"stem", "head"})
+      expected.insert(std::string(end) + " tensor 1" + of_batch + " none");
+    for (const std::string& block : blocks) {
+      for (const int64_t degree : degrees) {
+        for (const char* recompute : {" none", " all", " keep_sums"}) {
+          if (degree == 1 && recompute == std::string(" keep_sums")) continue;
+          expected.insert(block + " tensor " + std::to_string(degree) + of_batch + recompute);
+        }
+      }
+    }
+  }
+  return expected;
+}
+
+TEST(PassTimes, VitHasAnEntryForEveryLayout) {
+  const PassTimes times = measure_passes(
+      {.recipe = tiny(kVit), .tensor = {1, 2}, .batches = {1, 3}, .rounds = 2, .ranks = 2, .threads = 1});
+  EXPECT_EQ(entries(times), expected_entries({"blocks.0", "blocks.4"}, {1, 2}, {1, 3}));
+  EXPECT_EQ(times.units.front().kind, "stem");
+  EXPECT_EQ(times.units.back().kind, "head");
+  EXPECT_GT(times.optimizer_seconds, 0);
+  EXPECT_GE(times.accumulate_seconds, 0);
+}
+
+TEST(PassTimes, RanksOfATensorGroupMayHaveUnequalShares) {
+  const PassTimes times = measure_passes(
+      {.recipe = tiny(kVit), .tensor = {4}, .batches = {1}, .rounds = 1, .ranks = 1, .threads = 1});
+  for (const planner::UnitTimes& unit : times.units) EXPECT_EQ(unit.tensor, 4);
+  EXPECT_EQ(times.units.size(), 6U);  // two kinds of blocks in three modes of recompute
+}
+
+TEST(PassTimes, ResNetIsMeasuredWhole) {
+  const recipe::Recipe recipe = tiny("family = \"resnet\"\nblocks = [1, 2]\nimage_size = 32\nclasses = 5");
+  const PassTimes times =
+      measure_passes({.recipe = recipe, .batches = {2}, .rounds = 1, .ranks = 1, .threads = 1});
+  std::set<std::string> kinds, measured;
+  for (const std::string& kind : planner::unit_kinds(recipe.model)) kinds.insert(kind);
+  for (const planner::UnitTimes& unit : times.units) measured.insert(unit.kind);
+  EXPECT_EQ(measured, kinds);
+}
+
+TEST(PassTimes, ResNetHasNoLayersToCut) {
+  const recipe::Recipe recipe = tiny("family = \"resnet\"\nimage_size = 32\nclasses = 5");
+  EXPECT_THROW(measure_passes({.recipe = recipe, .tensor = {2}, .batches = {1}, .rounds = 1, .ranks = 2}),
+               UserError);
+}
+
+TEST(ModelOfFewBlocks, KindsAreThoseOfTheWholeModel) {
+  std::vector<std::string> kinds;
+  const arch::ModelConfig few = model_of_few_blocks(arch::model_config("S/16"), &kinds);
+  EXPECT_EQ(few.as<arch::VitConfig>().depth, 3);
+  EXPECT_EQ(kinds, (std::vector<std::string>{"stem", "blocks.0", "blocks.0", "blocks.11", "head"}));
+  arch::VitConfig one;
+  one.depth = 1;
+  kinds.clear();
+  EXPECT_EQ(model_of_few_blocks(one, &kinds).as<arch::VitConfig>().depth, 1);
+  EXPECT_EQ(kinds, (std::vector<std::string>{"stem", "blocks.0", "head"}));
+}
+
+TEST(StepEnd, OfTwoRanksTakesTime) {
+  EXPECT_GT(measure_step_end(tiny(kVit), 2, 1), 0);
+  EXPECT_GT(measure_step_end(tiny(kVit), 1, 1), 0);
+}
+
+TEST(MeasureSlowdown, IsExactly1ForSharedMemoryAndForOneRank) {
+  const PassSettings passes{.recipe = tiny(kVit), .batches = {2}, .rounds = 1, .ranks = 2};
+  for (const LinkSettings& links :
+       {LinkSettings{.ranks = 2, .shared_memory = true}, LinkSettings{.ranks = 1, .shared_memory = false}}) {
+    const Slowdown found = measure_slowdown(passes, links);
+    EXPECT_EQ(found.compute, 1);
+    EXPECT_EQ(found.link, 1);
+  }
+}
+
+TEST(MeasureSlowdown, IsAtLeast1OverTcp) {
+  const PassSettings passes{.recipe = tiny(kVit), .batches = {2}, .rounds = 1, .ranks = 2};
+  const Slowdown found = measure_slowdown(passes, {.ranks = 2, .shared_memory = false});
+  EXPECT_GE(found.compute, 1);
+  EXPECT_GE(found.link, 1);
+}
+
+}  // namespace
+}  // namespace tessera::profile
