@@ -192,7 +192,9 @@ TEST(ProfileJson, ErrorsOfUnits) {
             "\"batch\" is 0 (p.json, entry 1 of \"units\"): expected an integer between 1 and 1073741824");
   EXPECT_EQ(error_with("\"recompute\": \"keep_sums\"", "\"recompute\": \"some\""),
             "\"recompute\" is \"some\" (p.json, entry 2 of \"units\"): expected one of none, all, keep_sums");
-  std::string text = to_json(Profile{.provenance = {.compute = "fp32"}});
+  Profile empty;
+  empty.provenance.compute = "fp32";
+  std::string text = to_json(empty);
   text.replace(text.find("\"units\": []"), 11, "\"units\": 7");
   EXPECT_EQ(error_text([&] { profile_from_json(text, "p.json"); }),
             "[planner.profile_from_json] \"units\" is 7 (p.json): expected a list");
