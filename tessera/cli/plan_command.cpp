@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera plan ...`: plan files without training.
+// `tessera plan ...`: layouts without training.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +11,7 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/imported_plan.h"
+#include "tessera/cli/plan_predict_command.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::cli {
@@ -111,7 +112,7 @@ int import_plan(const ImportOptions& options) {
 }  // namespace
 
 Action add_plan(CLI::App& app) {
-  CLI::App* plan = app.add_subcommand("plan", "Import plans of parallel training from Galvatron");
+  CLI::App* plan = app.add_subcommand("plan", "Predict step times of plans, and import plans from Galvatron");
   plan->require_subcommand(1);
   CLI::App* command =
       plan->add_subcommand("import", "Convert a plan of Galvatron to a plan file for parallel.plan");
@@ -142,10 +143,16 @@ Examples:
   tessera plan import "nproc_per_node=4, pp_deg=2, global_tp_deg=2, global_tp_consec=0, fsdp=0" \
       --recipe recipes/vit_huge.toml
   tessera plan import --pp_deg 2 --global_tp_deg 2 --sdp 1 --ranks 8 --recipe recipes/vit_huge.toml)");
+  const Action predict = add_plan_predict(*plan), simulate = add_plan_simulate(*plan);
   plan->footer(R"(
-Example:
+Examples:
+  tessera plan predict recipes/vit_huge.toml --profile profile.json --ranks 8
   tessera plan import galvatron_config.json --recipe recipes/vit_huge.toml --ranks 8 -o plan.json)");
-  return [options] { return import_plan(*options); };
+  return [=] {
+    if (plan->got_subcommand("predict")) return predict();
+    if (plan->got_subcommand("simulate")) return simulate();
+    return import_plan(*options);
+  };
 }
 
 }  // namespace tessera::cli

@@ -1,159 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layout that a recipe asks for.
+// Names of the mesh's axes and groups for the layout that a recipe asks for (recipe/make_plan.h).
+#include "tessera/recipe/make_plan.h"
+
 #include <algorithm>
 #include <array>
 #include <optional>
 #include <set>
 
-#include "tessera/base/error.h"
-#include "tessera/base/location.h"
-#include "tessera/base/text.h"
-#include "tessera/eager/executable_plan.h"
 #include "tessera/eager/session.h"
 #include "tessera/plan/spans.h"
 
 namespace tessera::eager {
 namespace {
-
-/// Micro-batches of a step in a pipeline. Where no key says it: the most up to 4 times the stages (a bubble
-/// of a fifth, arXiv 1811.06965) that cut the batch evenly over the ranks of a stage.
-int64_t micro_batches_of(const recipe::Recipe& recipe, int64_t world) {
-  const plan::PipelineSettings& pipeline = recipe.parallel.pipeline;
-  const recipe::TrainRecipe& train = recipe.train;
-  if (pipeline.micro_batches > 0) return pipeline.micro_batches;
-  if (train.accumulation > 0) return train.accumulation;
-  const int64_t most = 4 * pipeline.stages, ranks = std::max<int64_t>(world / pipeline.stages, 1);
-  if (train.batch == 0) return most;
-  if (train.batch_per_rank > 0) return std::max<int64_t>(train.batch / (ranks * train.batch_per_rank), 1);
-  const int64_t step = pipeline.schedule == plan::Schedule::kInterleaved ? pipeline.stages : 1;
-  for (int64_t count = most; count > step; count -= step) {
-    if (train.batch % (ranks * count) == 0) return count;
-  }
-  return step;
-}
-
-plan::Plan plan_of_keys(const recipe::Recipe& recipe, int64_t world) {
-  const recipe::ParallelRecipe& parallel = recipe.parallel;
-  plan::Plan plan = plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
-                                       recipe.shard.prefetch, recipe.shard.offload);
-  plan::PipelineSettings pipeline = parallel.pipeline;
-  if (pipeline.stages > 1) pipeline.micro_batches = micro_batches_of(recipe, world);
-  plan::set_pipeline(&plan, recipe.model, pipeline);
-  plan::set_tensor(&plan, recipe.model, {parallel.tensor, parallel.tensor_adjacent}, parallel.keep_gathered);
-  plan::set_shard_ranks(&plan, recipe.shard.ranks);
-  plan::apply_unit_rules(&plan, recipe.model, recipe.shard.units,
-                         {recipe.shard.ranks, parallel.tensor_adjacent, parallel.keep_gathered});
-  return plan;
-}
-
-/// A field of a plan file's unit, and its value in two plans.
-struct UnitField {
-  const char* name;
-  std::string file, keys;
-};
-
-/// The first field that differs between two units of one name.
-std::optional<UnitField> first_difference(const plan::UnitPlan& file, const plan::UnitPlan& keys) {
-  const auto flag = [](bool value) { return std::string(value ? "true" : "false"); };
-  const UnitField fields[] = {
-      {"tensor", concat(file.layout.tensor), concat(keys.layout.tensor)},
-      {"adjacent", flag(file.layout.adjacent), flag(keys.layout.adjacent)},
-      {"keep_gathered", flag(file.keep_gathered), flag(keys.keep_gathered)},
-      {"level", to_string(file.level), to_string(keys.level)},
-      {"shard", concat(file.shard), concat(keys.shard)},
-      {"recompute", to_string(file.recompute), to_string(keys.recompute)},
-      {"offload", to_string(file.offload), to_string(keys.offload)},
-  };
-  for (const UnitField& field : fields)
-    if (field.file != field.keys) return field;
-  return std::nullopt;
-}
-
-/// Names the first unit that the keys lay out differently than the file does.
-void refuse_contradiction(const plan::Plan& file, const plan::Plan& keys, const recipe::Recipe& recipe) {
-  for (size_t i = 0; i < file.units.size(); ++i) {
-    const std::optional<UnitField> found = first_difference(file.units[i], keys.units[i]);
-    if (!found) continue;
-    const std::string key = recipe.shard.units.empty() ? "parallel.tensor" : "shard.units";
-    user_error({.where = "train.plan",
-                .problem = concat("parallel.plan and ", key, " are both given, but \"", found->name,
-                                  "\" of unit \"", escape(file.units[i].name), "\" is ", found->file,
-                                  " in the file (", recipe.parallel.plan, ") and ", found->keys,
-                                  " by the keys shard.* and parallel.*"),
-                .expected = "only one of them",
-                .hint = concat("remove ", key, ", or parallel.plan")});
-  }
-}
-
-/// A teacher's logits are of images, which the first stage has, and for the loss, which the last one has.
-void refuse_teacher(const plan::Plan& plan, const recipe::Recipe& recipe) {
-  if (plan.stages == 1 || recipe.distill.teacher.empty()) return;
-  user_error(
-      {.where = "train.plan",
-       .problem = concat("distill.teacher is given, and the model is cut into ", plan.stages, " stages"),
-       .expected = "no teacher with a pipeline",
-       .hint = "set parallel.pipeline = 1: zero3 and parallel.tensor work with a teacher"});
-}
-
-/// parallel.pipeline and its settings have no say beside a plan file, unless they agree with it.
-void refuse_another_pipeline(const plan::Plan& file, const recipe::Recipe& recipe) {
-  const plan::PipelineSettings& keys = recipe.parallel.pipeline;
-  const auto refuse = [&](const char* key, const std::string& found, const std::string& of_file) {
-    user_error({.where = "train.plan",
-                .problem = concat(key, " is ", found, ", and parallel.plan has ", of_file, " (",
-                                  recipe.parallel.plan, ")"),
-                .expected = "only one of them",
-                .hint = concat("remove ", key, ", or parallel.plan")});
-  };
-  if (keys.stages > 1 && keys.stages != file.stages)
-    refuse("parallel.pipeline", std::to_string(keys.stages), concat(file.stages, " stages"));
-  if (keys.micro_batches > 0 && keys.micro_batches != file.micro_batches)
-    refuse("parallel.micro_batches", std::to_string(keys.micro_batches),
-           concat(file.micro_batches, " micro-batches"));
-  if (keys.virtual_stages > 1 && keys.virtual_stages != file.virtual_stages)
-    refuse("parallel.virtual_stages", std::to_string(keys.virtual_stages),
-           concat(file.virtual_stages, " virtual stages"));
-  if (keys.ahead > 0 && keys.ahead != file.ahead)
-    refuse("parallel.ahead", std::to_string(keys.ahead), concat("\"ahead\" ", file.ahead));
-  if (!keys.blocks.empty()) refuse("parallel.stages", "given", "its own");
-}
-
-/// A plan file for this run. Errors name the file.
-plan::Plan plan_of_file(const recipe::Recipe& recipe, int64_t world) {
-  const std::string& file = recipe.parallel.plan;
-  plan::Plan plan = plan::read_plan(file, recipe.model, world);
-  try {
-    check_executable(plan);
-  } catch (const UserError& error) {
-    throw UserError(with_location(error.what(), file));
-  }
-  return plan;
-}
-
-bool is_plan_of_keys(const recipe::Recipe& recipe, const plan::Plan& plan) {
-  try {
-    return plan_of_keys(recipe, plan.world) == plan;
-  } catch (const UserError&) {  // of keys that do not fit these ranks
-    return false;
-  }
-}
-
-/// Keys that are set beside a plan file with another layout.
-std::vector<std::string> unused_keys(const recipe::Recipe& recipe, const plan::Plan& file) {
-  if (is_plan_of_keys(recipe, file)) return {};
-  recipe::Recipe unset = recipe;
-  unset.shard = {};
-  unset.parallel = recipe::ParallelRecipe();
-  unset.parallel.pieces = recipe.parallel.pieces;
-  unset.parallel.plan = recipe.parallel.plan;
-  std::vector<std::string> keys;
-  for (const std::string& line : recipe::difference(unset, recipe)) {
-    const std::string key = line.substr(0, line.find(':'));
-    const bool of_teacher = key.starts_with("shard.") && key != "shard.recompute";
-    if (!of_teacher || recipe.distill.teacher.empty()) keys.push_back(key);
-  }
-  return keys;
-}
 
 /// UnitPlan::shard of the units that are split, where it is the same for all; else 0.
 int64_t common_shard(const plan::Plan& plan) {
@@ -195,59 +53,14 @@ std::vector<mesh::Axis> stage_axes(const recipe::Recipe& recipe, const plan::Pla
 
 }  // namespace
 
-plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
-  const bool is_file = !recipe.parallel.plan.empty();
-  plan::Plan plan = is_file ? plan_of_file(recipe, world) : plan_of_keys(recipe, world);
-  refuse_teacher(plan, recipe);
-  if (!is_file) return plan;
-  refuse_another_pipeline(plan, recipe);
-  if (!recipe.shard.units.empty() || recipe.parallel.tensor > 1)
-    refuse_contradiction(plan, plan_of_keys(recipe, world), recipe);
-  return plan;
-}
+plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) { return recipe::make_plan(recipe, world); }
 
 std::vector<std::string> layout_warnings(const recipe::Recipe& recipe, const plan::Plan& plan) {
-  const auto lines = [](const std::vector<std::string>& keys, const std::string& why) {
-    if (keys.empty()) return std::vector<std::string>();
-    return std::vector<std::string>{
-        concat(join(keys, ", "), keys.size() == 1 ? " has" : " have", " no effect: ", why)};
-  };
-  const recipe::ParallelRecipe& parallel = recipe.parallel;
-  if (!parallel.plan.empty()) {
-    return lines(unused_keys(recipe, plan), concat("parallel.plan decides the layout (", parallel.plan, ")"));
-  }
-  std::vector<std::string> found;
-  if (plan.stages == 1 && parallel.pipeline.schedule != plan::PipelineSettings().schedule)
-    found = lines({"parallel.schedule"}, "parallel.pipeline is 1");
-  if (std::ranges::any_of(plan.units, &plan::UnitPlan::is_cut)) return found;
-  std::vector<std::string> keys;
-  if (!parallel.tensor_adjacent) keys.emplace_back("parallel.tensor_adjacent");
-  if (!parallel.keep_gathered) keys.emplace_back("parallel.keep_gathered");
-  if (parallel.pieces > 0) keys.emplace_back("parallel.pieces");
-  const auto more = lines(keys, "parallel.tensor is 1, and no rule of shard.units has tensorN");
-  found.insert(found.end(), more.begin(), more.end());
-  return found;
+  return recipe::layout_warnings(recipe, plan);
 }
 
 recipe::BatchSizes batch_sizes(const recipe::Recipe& recipe, const plan::Plan& plan) {
-  recipe::TrainRecipe train = recipe.train;
-  if (plan.stages > 1) {
-    if (train.accumulation > 0 && train.accumulation != plan.micro_batches) {
-      user_error({.where = "train.batch_sizes",
-                  .problem = concat("train.accumulation is ", train.accumulation, ", and the pipeline has ",
-                                    plan.micro_batches, " micro-batches"),
-                  .expected = "the same number",
-                  .hint = "remove train.accumulation"});
-    }
-    train.accumulation = plan.micro_batches;
-  }
-  try {
-    return recipe::resolve_batch(train, plan.stage_ranks());
-  } catch (const UserError& error) {
-    if (plan.stages == 1) throw;
-    throw UserError(concat(error.what(), " (of ", plan.stages,
-                           " stages: ranks are those of one stage, accumulation is its micro-batches)"));
-  }
+  return recipe::batch_sizes(recipe, plan);
 }
 
 std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, const plan::Plan& plan) {
@@ -262,7 +75,7 @@ std::vector<mesh::Span> mesh_spans(const recipe::Recipe& recipe, const plan::Pla
   recipe::Recipe teacher = recipe;  // with the student's model: under these keys any model has these groups
   teacher.parallel = recipe::ParallelRecipe();
   teacher.shard.units = "";
-  const std::vector<mesh::Span> more = plan::spans_of(plan_of_keys(teacher, plan.world));
+  const std::vector<mesh::Span> more = plan::spans_of(recipe::plan_of_keys(teacher, plan.world));
   spans.insert(spans.end(), more.begin(), more.end());
   return spans;
 }
