@@ -76,10 +76,13 @@ LinkCost LinkTable::of_group(const std::string& operation, const plan::Span& spa
 LinkCost LinkTable::between(int64_t from_stage, int64_t to_stage) {
   const int64_t ranks = plan_.stage_ranks();
   const int64_t apart = std::abs(to_stage - from_stage) * ranks, first = std::min(from_stage, to_stage);
-  for (int64_t rank = first * ranks; rank < (first + 1) * ranks; ++rank) {
-    if (rank / ranks_of_host_ != (rank + apart) / ranks_of_host_) return find("send", "hosts", 2);
-  }
-  return find("send", apart == 1 ? "adjacent" : "strided", 2);
+  const auto [at, is_new] = links_.try_emplace({first, apart});
+  if (!is_new) return at->second;
+  bool leaves_host = false;
+  for (int64_t rank = first * ranks; rank < (first + 1) * ranks; ++rank)
+    leaves_host |= rank / ranks_of_host_ != (rank + apart) / ranks_of_host_;
+  at->second = find("send", leaves_host ? "hosts" : apart == 1 ? "adjacent" : "strided", 2);
+  return at->second;
 }
 
 /// Of the transport that the run would use; then of the most ranks up to `ranks`, or the fewest.

@@ -66,6 +66,7 @@ class LinkTable {
   int64_t ranks_of_host_;
   bool shared_memory_;
   std::map<std::pair<plan::Span, int64_t>, std::string> kinds_;
+  std::map<std::pair<int64_t, int64_t>, LinkCost> links_;  // by first stage and distance of ranks
   std::set<std::string> assumptions_;
 };
 

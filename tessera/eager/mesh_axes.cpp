@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names of the mesh's axes and groups for the layout that a recipe asks for (recipe/make_plan.h).
-#include "tessera/recipe/make_plan.h"
-
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -9,6 +7,7 @@
 
 #include "tessera/eager/session.h"
 #include "tessera/plan/spans.h"
+#include "tessera/recipe/make_plan.h"
 
 namespace tessera::eager {
 namespace {
@@ -52,16 +51,6 @@ std::vector<mesh::Axis> stage_axes(const recipe::Recipe& recipe, const plan::Pla
 }
 
 }  // namespace
-
-plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) { return recipe::make_plan(recipe, world); }
-
-std::vector<std::string> layout_warnings(const recipe::Recipe& recipe, const plan::Plan& plan) {
-  return recipe::layout_warnings(recipe, plan);
-}
-
-recipe::BatchSizes batch_sizes(const recipe::Recipe& recipe, const plan::Plan& plan) {
-  return recipe::batch_sizes(recipe, plan);
-}
 
 std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, const plan::Plan& plan) {
   std::vector<mesh::Axis> axes = stage_axes(recipe, plan);
