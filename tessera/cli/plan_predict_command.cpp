@@ -29,8 +29,8 @@ Here here() {
   const std::string processor =
       system_ends == std::string::npos ? machine : machine.substr(system_ends + separator.size());
   return {.processor = processor,
-          .build =
-              concat(build_info().version, " (", build_info().commit, "), LibTorch ", TESSERA_TORCH_VERSION)};
+          .build = concat("tessera ", build_info().version, " (", build_info().commit, "), LibTorch ",
+                          TESSERA_TORCH_VERSION)};
 }
 
 std::shared_ptr<PredictOptions> add_options(CLI::App* command) {

@@ -121,9 +121,11 @@ TEST_F(PlanPrediction, RefusesAProfileOfSomethingElse) {
   EXPECT_EQ(error({"another CPU", "other build"}), "no error");
   query_.sets = {"model.mlp_width=128"};
   const std::string model = "ViT, width 64, depth 2, heads 4, patch 8, 16 tokens of a 32 px image";
-  EXPECT_EQ(error({}), "[cli.plan_predict] the profile is of another model: " + model + " (" +
-                           query_.profile + "): expected " + model +
-                           "; measure it with tessera plan profile " + query_.recipe)
+  EXPECT_EQ(error({}),
+            "[cli.plan_predict] the profile is of another model: " + model + " (" + query_.profile +
+                "): expected " + model +
+                ", with the recipe's other keys of [model]; measure it with tessera plan profile " +
+                query_.recipe)
       << "even with --force";
 }
 
