@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `tessera plan ...`: plan files without training.
+// `tessera plan ...`: layouts without training.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +11,7 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/imported_plan.h"
+#include "tessera/cli/plan_predict_command.h"
 #include "tessera/cli/plan_profile_command.h"
 #include "tessera/recipe/recipe.h"
 
@@ -112,7 +113,8 @@ int import_plan(const ImportOptions& options) {
 }  // namespace
 
 Action add_plan(CLI::App& app) {
-  CLI::App* plan = app.add_subcommand("plan", "Measure machines for plans, and import plans from Galvatron");
+  CLI::App* plan = app.add_subcommand(
+      "plan", "Measure a machine, predict step times of plans, and import plans from Galvatron");
   plan->require_subcommand(1);
   CLI::App* command =
       plan->add_subcommand("import", "Convert a plan of Galvatron to a plan file for parallel.plan");
@@ -144,11 +146,18 @@ Examples:
       --recipe recipes/vit_huge.toml
   tessera plan import --pp_deg 2 --global_tp_deg 2 --sdp 1 --ranks 8 --recipe recipes/vit_huge.toml)");
   const Action profile = add_plan_profile(*plan);
+  const Action predict = add_plan_predict(*plan), simulate = add_plan_simulate(*plan);
   plan->footer(R"(
 Examples:
   tessera plan profile recipes/bv_s16_90ep.toml --procs 2
+  tessera plan predict recipes/bv_s16_90ep.toml --profile profile.json --ranks 2
   tessera plan import galvatron_config.json --recipe recipes/vit_huge.toml --ranks 8 -o plan.json)");
-  return [=] { return plan->got_subcommand("profile") ? profile() : import_plan(*options); };
+  return [=] {
+    if (plan->got_subcommand("profile")) return profile();
+    if (plan->got_subcommand("predict")) return predict();
+    if (plan->got_subcommand("simulate")) return simulate();
+    return import_plan(*options);
+  };
 }
 
 }  // namespace tessera::cli

@@ -2,11 +2,10 @@
 // Which plans this program can train.
 #pragma once
 
-#include "tessera/plan/plan.h"
+#include "tessera/recipe/executable_plan.h"
 
 namespace tessera::eager {
 
-/// Errors: UserError that names the first setting of the plan that training does not support. Pure.
-void check_executable(const plan::Plan& plan);
+using recipe::check_executable;
 
 }  // namespace tessera::eager

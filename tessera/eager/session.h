@@ -15,9 +15,14 @@
 #include "tessera/mesh/mesh.h"
 #include "tessera/plan/cost_inputs.h"
 #include "tessera/plan/plan.h"
+#include "tessera/recipe/make_plan.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::eager {
+
+using recipe::batch_sizes;
+using recipe::layout_warnings;
+using recipe::make_plan;
 
 /// Sets the intra-op threads to launch::threads_per_rank(recipe.run.threads) and returns them. Errors:
 /// UserError on more than a host can use.
@@ -34,15 +39,6 @@ void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
 std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const plan::Plan& plan,
                                     const launch::Ranks& ranks, const std::function<mesh::Facts()>& facts);
 
-/// The layout of parallel.plan, or of the keys shard.* and parallel.*. Errors: UserError where these do not
-/// fit the model or `world` ranks, or contradict each other.
-plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world);
-/// Batch sizes of a run with this plan: per rank of a stage, and its micro-batches. Errors: UserError as
-/// recipe::resolve_batch, and where train.accumulation contradicts the plan.
-recipe::BatchSizes batch_sizes(const recipe::Recipe& recipe, const plan::Plan& plan);
-/// Keys that were set and do not change the plan, as lines for the user: those beside a plan file, and those
-/// of tensor parallelism where nothing is cut.
-std::vector<std::string> layout_warnings(const recipe::Recipe& recipe, const plan::Plan& plan);
 /// Names of the mesh's axes for the recipe's plan: "pipeline" where there are stages; "shard", and with
 /// shard.ranks "dp" over it; with tensor parallelism the groups of the units that are cut, "tensor" as the
 /// fastest axis (adjacent) or the slowest (strided). Where these units have different groups, "dp" for all

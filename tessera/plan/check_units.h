@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Does a plan fit its model? Private to this room.
+// Does a plan fit its model? For the rooms plan and planner; not an installed header.
 #pragma once
 
 #include "tessera/plan/plan.h"

@@ -29,92 +29,133 @@ double gathers_of(const Plan& plan, int64_t virtual_stage, bool ends_part, doubl
   return gathers;
 }
 
-/// Bytes per value of the shard, times how often it travels in a step between the ranks of a shard group.
-/// `gathers`: of a zero3 unit.
-StepTraffic over_shards(const UnitPlan& unit, double gathers, const CostInputs& inputs,
-                        double micro_batches) {
-  const auto compute = static_cast<double>(inputs.compute_bytes);
-  const auto reduce = static_cast<double>(inputs.reduce_bytes);
-  const double as_made = std::min(compute, reduce);  // gradients that travel in the dtype backward made
+/// How often a unit's messages travel between the ranks of its shard group in a step.
+struct Times {
+  double gathers = 0, reductions = 0;
+};
+
+/// `gathers`: of a zero3 unit that is trained. A frozen one is gathered in every forward pass.
+Times times_of(const UnitMessages& unit, double gathers, double micro_batches) {
   switch (unit.level) {
     case Level::kReplicate:
       return {};
     case Level::kZero1:
-      return {.gathered = compute, .reduced = reduce};
+      return {1, unit.trained ? 1.0 : 0.0};
     case Level::kZero2:
-      return {.gathered = compute, .reduced = as_made * micro_batches};
+      return {1, unit.trained ? micro_batches : 0.0};
     case Level::kZero3:
-      return {.gathered = compute * gathers, .reduced = as_made * micro_batches};
+      return unit.trained ? Times{gathers, micro_batches} : Times{micro_batches, 0};
   }
   return {};
 }
 
-/// What is left of it where no backward pass comes: every forward pass gathers, and nothing is reduced.
-StepTraffic of_frozen(const UnitPlan& unit, const StepTraffic& trained, const CostInputs& inputs,
-                      double micro_batches) {
-  if (unit.level != Level::kZero3) return {.gathered = trained.gathered};
-  return {.gathered = static_cast<double>(inputs.compute_bytes) * micro_batches};
-}
-
 /// Of one rank: parameters and gradients.
-StepTraffic traffic_of_rank(const std::vector<SizedUnit>& units, const Plan& plan, const CostInputs& inputs,
-                            double micro_batches) {
+StepTraffic traffic_of_rank(const std::vector<UnitMessages>& units, const Plan& plan, double micro_batches) {
   StepTraffic traffic;
-  for (const SizedUnit& unit : units) {
+  for (const UnitMessages& unit : units) {
     const int64_t stage = virtual_stage_of(plan, unit.index);
     // Of a segment's two units the one without its cut layers is gathered with them.
     const bool ends_part = unit.index + 1 == units_of_virtual_stage(plan, stage).second;
-    StepTraffic each =
-        over_shards(unit.plan, gathers_of(plan, stage, ends_part, micro_batches), inputs, micro_batches);
-    const bool frozen = static_cast<int64_t>(unit.index) < inputs.frozen_units;
-    if (frozen) each = of_frozen(unit.plan, each, inputs, micro_batches);
-    const auto shards = static_cast<double>(shard_span(plan, unit.plan).size),
-               replicas = static_cast<double>(replicate_span(plan, unit.plan).size);
-    // Of a shard, padded, the part that one replica sums; a rank sends one to each other rank.
-    const double part = std::ceil(unit.size.parameters / (shards * replicas)), shard = part * replicas;
+    const Times times = times_of(unit, gathers_of(plan, stage, ends_part, micro_batches), micro_batches);
     // Once a step the sums of the replicas' gradients are scattered and gathered, not the parameters.
-    const double over_replicas =
-        frozen ? 0 : part * (replicas - 1) * static_cast<double>(inputs.reduce_bytes);
-    traffic.gathered += shard * (shards - 1) * each.gathered + over_replicas;
-    traffic.reduced += shard * (shards - 1) * each.reduced + over_replicas;
+    traffic.gathered += unit.gather * times.gathers + unit.replicas;
+    traffic.reduced += unit.reduce * times.reductions + unit.replicas;
   }
   return traffic;
 }
 
 }  // namespace
 
-double exchanged_per_image(const arch::ModelConfig& config, const Plan& plan, size_t index,
-                           const CostInputs& inputs) {
+std::vector<UnitMessages> unit_messages(const arch::ModelConfig& config, const Plan& plan,
+                                        const CostInputs& inputs, int64_t rank) {
+  const auto compute = static_cast<double>(inputs.compute_bytes);
+  const auto reduce = static_cast<double>(inputs.reduce_bytes);
+  const double as_made = std::min(compute, reduce);  // gradients that travel in the dtype backward made
+  std::vector<UnitMessages> all;
+  for (const SizedUnit& unit : sized_units(config, plan, rank)) {
+    UnitMessages one{.name = unit.plan.name, .index = unit.index, .level = unit.plan.level};
+    one.trained = static_cast<int64_t>(unit.index) >= inputs.frozen_units;
+    one.shard = shard_span(plan, unit.plan);
+    one.replicate = replicate_span(plan, unit.plan);
+    const auto shards = static_cast<double>(one.shard.size),
+               replicas = static_cast<double>(one.replicate.size);
+    // Of a shard, padded, the part that one replica sums; a rank sends one to each other rank.
+    const double part = std::ceil(unit.size.parameters / (shards * replicas));
+    one.owned = part * replicas;
+    one.values = one.owned * shards;
+    one.gather = one.owned * (shards - 1) * compute;
+    if (one.trained) {
+      one.reduce = one.owned * (shards - 1) * (one.level >= Level::kZero2 ? as_made : reduce);
+      one.replicas = part * (replicas - 1) * reduce;
+    }
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
+std::vector<std::vector<UnitMessages>> stage_messages(const arch::ModelConfig& config, const Plan& plan,
+                                                      const CostInputs& inputs) {
+  std::vector<std::vector<UnitMessages>> stages(static_cast<size_t>(plan.stages));
+  for (const int64_t rank : distinct_ranks(plan)) {
+    const std::vector<UnitMessages> of_rank = unit_messages(config, plan, inputs, rank);
+    std::vector<UnitMessages>& most = stages[static_cast<size_t>(stage_of(plan, rank))];
+    if (most.empty()) most = of_rank;
+    for (size_t i = 0; i < of_rank.size(); ++i) {
+      for (double UnitMessages::*value :
+           {&UnitMessages::gather, &UnitMessages::reduce, &UnitMessages::replicas, &UnitMessages::values,
+            &UnitMessages::owned})
+        most[i].*value = std::max(most[i].*value, of_rank[i].*value);
+    }
+  }
+  return stages;
+}
+
+PassBytes exchanged_by_pass(const arch::ModelConfig& config, const Plan& plan, size_t index,
+                            const CostInputs& inputs) {
   const UnitPlan& unit = plan.units.at(index);
-  if (!unit.is_cut()) return 0;
+  if (!unit.is_cut()) return {};
   const auto compute_bytes = static_cast<double>(inputs.compute_bytes);
   const arch::Exchanges values = arch::exchanges(config, index);
-  if (static_cast<int64_t>(index) < inputs.frozen_units) return values.forward * compute_bytes;
-  double sent = 2 * values.forward;  // and backward
+  PassBytes sent{.forward = values.forward * compute_bytes};
+  if (static_cast<int64_t>(index) < inputs.frozen_units) return sent;
+  double backward = values.forward;
   switch (unit.recompute) {
     case Recompute::kNone:
-      sent += unit.keep_gathered ? 0 : values.inputs;
+      backward += unit.keep_gathered ? 0 : values.inputs;
       break;
     case Recompute::kAll:  // backward uses the inputs that were gathered for this
-      sent += values.again;
+      backward += values.again;
       break;
     case Recompute::kKeepSums:
-      sent += values.again_with_sums;
+      backward += values.again_with_sums;
       break;
   }
-  return sent * compute_bytes;
+  sent.backward = backward * compute_bytes;
+  return sent;
+}
+
+double exchanged_per_image(const arch::ModelConfig& config, const Plan& plan, size_t index,
+                           const CostInputs& inputs) {
+  const PassBytes sent = exchanged_by_pass(config, plan, index, inputs);
+  return sent.forward + sent.backward;
+}
+
+PassBytes passed_into(const arch::ModelConfig& config, const Plan& plan, int64_t virtual_stage,
+                      const CostInputs& inputs) {
+  const size_t first = units_of_virtual_stage(plan, virtual_stage).first;
+  const double input =
+      arch::activations(config, static_cast<double>(inputs.compute_bytes)).units.at(first).input;
+  return {input, static_cast<int64_t>(first) > inputs.frozen_units ? input : 0};
 }
 
 double passed_per_image(const arch::ModelConfig& config, const Plan& plan, int64_t stage,
                         const CostInputs& inputs) {
   if (plan.stages == 1) return 0;
-  const arch::Activations model = arch::activations(config, static_cast<double>(inputs.compute_bytes));
   double bytes = 0;
-  for (int64_t index = stage; index < plan.stages * plan.virtual_stages; index += plan.stages) {
-    const auto [begin, end] = units_of_virtual_stage(plan, index);
-    // The gradient of what it reads, if something before is trained; and what the next stage reads.
-    if (static_cast<int64_t>(begin) > inputs.frozen_units) bytes += model.units[begin].input;
-    if (end < plan.units.size()) bytes += model.units[end].input;
+  const int64_t all = plan.stages * plan.virtual_stages;
+  for (int64_t index = stage; index < all; index += plan.stages) {
+    if (index > 0) bytes += passed_into(config, plan, index, inputs).backward;
+    if (index + 1 < all) bytes += passed_into(config, plan, index + 1, inputs).forward;
   }
   return bytes;
 }
@@ -126,7 +167,7 @@ StepTraffic step_traffic(const arch::ModelConfig& config, const Plan& plan, cons
   const double images = static_cast<double>(batch) * micro_batches;
   StepTraffic most;
   for (const int64_t rank : distinct_ranks(plan)) {
-    StepTraffic one = traffic_of_rank(sized_units(config, plan, rank), plan, inputs, micro_batches);
+    StepTraffic one = traffic_of_rank(unit_messages(config, plan, inputs, rank), plan, micro_batches);
     const int64_t stage = stage_of(plan, rank);
     for (size_t i = 0; i < plan.units.size(); ++i) {
       if (virtual_stage_of(plan, i) % plan.stages != stage) continue;

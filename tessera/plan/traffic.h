@@ -2,8 +2,12 @@
 // What a step sends. Numbers only: no tensors.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "tessera/plan/cost_inputs.h"
 #include "tessera/plan/plan.h"
+#include "tessera/plan/spans.h"
 
 namespace tessera::plan {
 
@@ -22,11 +26,51 @@ struct StepTraffic {
 StepTraffic step_traffic(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                          int64_t accumulation, int64_t batch);
 
-/// Bytes of activations that a rank sends to each other rank of its tensor group for one of its images, once
-/// forward and backward, in the unit at `index` of the plan. 0 for a unit that is not cut. Requires: the
-/// plan's units are the model's.
+/// Messages of parameters and gradients of what is gathered and reduced at once: a unit of the plan, or where
+/// tensor parallelism cuts it two entries, of its cut parameters and of the rest (rows_plan()). Bytes are
+/// those that one rank sends in one message; 0 in a group of one rank.
+struct UnitMessages {
+  std::string name;  // "blocks.3", "blocks.3/rows"
+  size_t index = 0;  // in Plan::units
+  Level level = Level::kReplicate;
+  bool trained = true;              // false: frozen, so it has no gradients
+  Span shard = {}, replicate = {};  // the groups
+  double gather = 0;                // all-gather of the parameters over the shard group
+  double reduce = 0;                // reduce-scatter of the gradients over the shard group
+  double replicas = 0;  // reduce-scatter over the replicate group, once a step; then an all-gather of as many
+  double values = 0;    // parameters of the unit on this rank, padded
+  double owned = 0;     // of them, those whose optimizer state is on this rank
+};
+
+/// Of the units of the rank's stage, in the order of the plan. Requires: the plan's units are the model's.
+std::vector<UnitMessages> unit_messages(const arch::ModelConfig& config, const Plan& plan,
+                                        const CostInputs& inputs, int64_t rank);
+
+/// The same by stage. Where tensor parallelism gives the ranks of a stage unequal parts, every number is that
+/// of the rank with most.
+std::vector<std::vector<UnitMessages>> stage_messages(const arch::ModelConfig& config, const Plan& plan,
+                                                      const CostInputs& inputs);
+
+/// Bytes of activations in the forward and in the backward pass.
+struct PassBytes {
+  double forward = 0, backward = 0;
+};
+
+/// Bytes of activations that a rank sends to each other rank of its tensor group for one of its images, in
+/// the unit at `index` of the plan. 0 for a unit that is not cut; backward is 0 for a frozen unit. Requires:
+/// the plan's units are the model's.
+PassBytes exchanged_by_pass(const arch::ModelConfig& config, const Plan& plan, size_t index,
+                            const CostInputs& inputs);
+
+/// The sum of exchanged_by_pass().
 double exchanged_per_image(const arch::ModelConfig& config, const Plan& plan, size_t index,
                            const CostInputs& inputs);
+
+/// Bytes for one image that pass between the virtual stage before `virtual_stage` and that one: activations
+/// forward; their gradients backward, unless nothing before is trained. Requires: virtual_stage >= 1, and the
+/// plan's units are the model's.
+PassBytes passed_into(const arch::ModelConfig& config, const Plan& plan, int64_t virtual_stage,
+                      const CostInputs& inputs);
 
 /// Bytes of activations and gradients that a rank of a stage sends to its neighbours for one of its images.
 /// Requires: as exchanged_per_image().

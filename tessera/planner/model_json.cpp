@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/planner/model_json.h"
 
-#include <array>
 #include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/location.h"

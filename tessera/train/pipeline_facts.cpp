@@ -2,7 +2,6 @@
 #include "tessera/train/pipeline_facts.h"
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -10,6 +9,7 @@
 #include "tessera/base/text.h"
 #include "tessera/eager/session.h"
 #include "tessera/monitor/number.h"
+#include "tessera/plan/draw_schedule.h"
 #include "tessera/plan/memory.h"
 #include "tessera/plan/schedule.h"
 #include "tessera/plan/spans.h"
@@ -43,28 +43,6 @@ plan::PassCosts costs_of(const Prepared& p) {
   return costs;
 }
 
-/// "stem, blocks.0-2".
-std::string units_text(const plan::Plan& plan, int64_t virtual_stage) {
-  const auto [begin, end] = plan::units_of_virtual_stage(plan, virtual_stage);
-  const std::string& first = plan.units[begin].name;
-  const std::string& last = plan.units[end - 1].name;
-  return end - begin == 1 ? first : concat(first, " to ", last);
-}
-
-/// "stem to blocks.2, and blocks.6 to blocks.8".
-std::string parts_text(const plan::Plan& plan, int64_t stage) {
-  std::vector<std::string> parts;
-  for (int64_t index = stage; index < plan.stages * plan.virtual_stages; index += plan.stages)
-    parts.push_back(units_text(plan, index));
-  return join(parts, ", and ");
-}
-
-std::string stage_text(const plan::Plan& plan, int64_t stage) {
-  const int64_t ranks = plan.stage_ranks(), first = stage * ranks;
-  return concat(ranks == 1 ? concat("rank ", first) : concat("ranks ", first, "-", first + ranks - 1), ": ",
-                parts_text(plan, stage));
-}
-
 }  // namespace
 
 std::vector<StageFigures> stage_figures(const plan::Plan& plan, mesh::Mesh& mesh) {
@@ -80,7 +58,7 @@ std::vector<StageFigures> stage_figures(const plan::Plan& plan, mesh::Mesh& mesh
     const int64_t stage = plan::stage_of(plan, static_cast<int64_t>(rank));
     StageFigures& figures = stages[static_cast<size_t>(stage)];
     const auto theirs = nlohmann::json::parse(texts[rank]);
-    figures.name = concat("stage ", stage, " (", parts_text(plan, stage), ")");
+    figures.name = concat("stage ", stage, " (", plan::stage_units_text(plan, stage), ")");
     figures.waited_for_stages = std::max(figures.waited_for_stages, theirs.at(0).get<double>());
     figures.waited_for_ranks = std::max(figures.waited_for_ranks, theirs.at(1).get<double>());
     figures.peak_bytes = std::max(figures.peak_bytes, theirs.at(2).get<int64_t>());
@@ -93,25 +71,6 @@ std::string slowest_stage_text(const std::vector<StageFigures>& stages) {
   return concat("slowest stage: ", slowest->name, ", which waited ",
                 human_seconds(slowest->waited_for_stages), " for other stages; the others up to ",
                 human_seconds(fastest->waited_for_stages));
-}
-
-std::vector<std::string> draw(const plan::Timing& timing, int64_t columns) {
-  std::vector<std::string> lines;
-  const double width = timing.makespan / static_cast<double>(columns);
-  for (const auto& spans : timing.stages) {
-    std::string line(static_cast<size_t>(columns), '.');
-    for (const plan::Timing::Span& span : spans) {
-      const bool forward = span.action.direction == plan::Direction::kForward;
-      const char sign = forward ? static_cast<char>('0' + span.action.micro_batch % 10)
-                                : static_cast<char>('a' + span.action.micro_batch % 26);
-      const auto begin = static_cast<int64_t>(std::llround(span.begin / width));
-      const auto end = std::max(static_cast<int64_t>(std::llround(span.end / width)), begin + 1);
-      for (int64_t column = begin; column < std::min(end, columns); ++column)
-        line[static_cast<size_t>(column)] = sign;
-    }
-    lines.push_back(line);
-  }
-  return lines;
 }
 
 namespace {
@@ -145,7 +104,7 @@ Rows pipeline_facts(const Prepared& p) {
       concat(plan.stages, " stages, ", to_string(plan.schedule), ", ", plan.micro_batches,
              plan.micro_batches == 1 ? " micro-batch" : " micro-batches", " of ", p.sizes.per_rank,
              p.sizes.per_rank == 1 ? " image" : " images", " per rank", idle_text(timing)));
-  const std::vector<std::string> lines = draw(timing, kColumns);
+  const std::vector<std::string> lines = plan::draw(timing, kColumns);
   const std::vector<plan::Memory> memory =
       plan::predict_stage_memory(p.job.recipe.model, plan, inputs, p.sizes.per_rank);
   for (int64_t stage = 0; stage < plan.stages; ++stage) {
@@ -155,7 +114,7 @@ Rows pipeline_facts(const Prepared& p) {
     const double passed = plan::passed_per_image(p.job.recipe.model, plan, stage, inputs) *
                           static_cast<double>(p.sizes.per_rank * plan.micro_batches);
     rows.emplace_back(concat("stage ", stage),
-                      concat(stage_text(plan, stage), "; ", human_bytes(memory[index].total()), ", ",
+                      concat(plan::stage_text(plan, stage), "; ", human_bytes(memory[index].total()), ", ",
                              lines.empty() ? "" : concat(timing.in_flight[index], " in flight, "), "sends ",
                              human_bytes(passed), " to its neighbours"));
     if (!lines.empty()) rows.emplace_back("  over time", lines[index]);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tessera/mesh/mesh.h"
-#include "tessera/plan/schedule.h"
+#include "tessera/plan/plan.h"
 #include "tessera/train/prepared.h"
 
 namespace tessera::train {
@@ -27,10 +27,5 @@ std::vector<StageFigures> stage_figures(const plan::Plan& plan, mesh::Mesh& mesh
 /// "slowest stage: stage 1 (blocks.6 to head), which waited 0.3 s for other stages; the others up to 2.1 s".
 /// Requires: figures of two stages or more.
 std::string slowest_stage_text(const std::vector<StageFigures>& stages);
-
-/// A schedule over time, one line a stage, in about `columns` characters: a digit for the forward pass of the
-/// micro-batch that ends with it, a letter for its backward pass (a: 0), a dot while the stage has nothing to
-/// do.
-std::vector<std::string> draw(const plan::Timing& timing, int64_t columns);
 
 }  // namespace tessera::train

@@ -81,6 +81,54 @@ TEST(StepTraffic, OneRankSendsNothing) {
   EXPECT_EQ(step_traffic(model(), uniform_plan(model(), 1, Level::kZero3, false, 1), {}, 4, 5).total(), 0);
 }
 
+// A cut unit has two entries, with groups of their own. 2 heads over 4 ranks: two ranks hold a head, two
+// none.
+TEST(UnitMessages, AreOfTheRankWithMost) {
+  const CostInputs inputs{.compute_bytes = 2, .reduce_bytes = 4};
+  Plan plan = uniform_plan(model(), 8, Level::kZero3, false, 1);
+  set_tensor(&plan, model(), {.tensor = 4}, true);
+  const std::vector<UnitMessages> most = stage_messages(model(), plan, inputs).at(0);
+  ASSERT_EQ(most.size(), 6u);
+  EXPECT_EQ(most[1].name, "blocks.0");
+  EXPECT_EQ(most[2].name, "blocks.0/rows");
+  EXPECT_EQ(most[2].index, 1u);
+  EXPECT_EQ(most[1].shard, (Span{4, 2}));
+  const double head = 3 * 8 * 16 + 3 * 8 + 16 * 8;  // queries, keys, values, projection
+  const double hidden = 32 * 16 + 32 + 16 * 32;
+  EXPECT_EQ(most[1].values, head + hidden);
+  EXPECT_EQ(most[1].owned, (head + hidden) / 2);
+  EXPECT_EQ(most[1].gather, (head + hidden) / 2 * 2);
+  EXPECT_EQ(most[1].reduce, (head + hidden) / 2 * 2) << "in the dtype that backward makes";
+  EXPECT_EQ(most[1].replicas, 0);
+  double least = most[1].values;
+  for (int64_t rank = 0; rank < 4; ++rank)
+    least = std::min(least, unit_messages(model(), plan, inputs, rank)[1].values);
+  EXPECT_EQ(least, 0);
+}
+
+TEST(UnitMessages, FrozenUnitsHaveNoGradients) {
+  Plan plan = uniform_plan(model(), 2, Level::kReplicate, false, 1);
+  plan.units[1].level = Level::kZero1;
+  const std::vector<UnitMessages> units = unit_messages(model(), plan, {.frozen_units = 2}, 0);
+  EXPECT_FALSE(units[1].trained);
+  EXPECT_EQ(units[0].replicas, 0);
+  EXPECT_EQ(units[1].reduce, 0);
+  EXPECT_EQ(units[1].gather, kBlock / 2 * 4);
+  EXPECT_TRUE(units[2].trained);
+  EXPECT_EQ(units[2].replicas, kBlock / 2 * 4);
+}
+
+TEST(PassedInto, SendsGradientsBackWhereSomethingBeforeIsTrained) {
+  Plan plan = uniform_plan(model(), 2, Level::kReplicate, false, 1);
+  plan.stages = 2;
+  plan.micro_batches = 1;
+  plan.first_unit = {0, 2};
+  const double tokens = 5 * 16 * 4;  // of width 16, fp32
+  EXPECT_EQ(passed_into(model(), plan, 1, {}).forward, tokens);
+  EXPECT_EQ(passed_into(model(), plan, 1, {.frozen_units = 1}).backward, tokens);
+  EXPECT_EQ(passed_into(model(), plan, 1, {.frozen_units = 2}).backward, 0);
+}
+
 TEST(StepTraffic, APlanOfAnotherModelIsRefused) {
   Plan plan = uniform_plan(model(), 2, Level::kZero3, false, 1);
   plan.units.pop_back();

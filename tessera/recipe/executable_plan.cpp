@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/eager/executable_plan.h"
+#include "tessera/recipe/executable_plan.h"
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/plan/schedule.h"
 
-namespace tessera::eager {
+namespace tessera::recipe {
 namespace {
 
 [[noreturn]] void unsupported(const std::string& setting, const std::string& expected) {
@@ -40,4 +40,4 @@ void check_executable(const plan::Plan& plan) {
   }
 }
 
-}  // namespace tessera::eager
+}  // namespace tessera::recipe

@@ -1,25 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layout that a recipe asks for.
+#include "tessera/recipe/make_plan.h"
+
 #include <algorithm>
-#include <array>
 #include <optional>
-#include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/base/location.h"
 #include "tessera/base/text.h"
-#include "tessera/eager/executable_plan.h"
-#include "tessera/eager/session.h"
-#include "tessera/plan/spans.h"
+#include "tessera/recipe/executable_plan.h"
 
-namespace tessera::eager {
+namespace tessera::recipe {
 namespace {
 
 /// Micro-batches of a step in a pipeline. Where no key says it: the most up to 4 times the stages (a bubble
 /// of a fifth, arXiv 1811.06965) that cut the batch evenly over the ranks of a stage.
-int64_t micro_batches_of(const recipe::Recipe& recipe, int64_t world) {
+int64_t micro_batches_of(const Recipe& recipe, int64_t world) {
   const plan::PipelineSettings& pipeline = recipe.parallel.pipeline;
-  const recipe::TrainRecipe& train = recipe.train;
+  const TrainRecipe& train = recipe.train;
   if (pipeline.micro_batches > 0) return pipeline.micro_batches;
   if (train.accumulation > 0) return train.accumulation;
   const int64_t most = 4 * pipeline.stages, ranks = std::max<int64_t>(world / pipeline.stages, 1);
@@ -32,8 +29,10 @@ int64_t micro_batches_of(const recipe::Recipe& recipe, int64_t world) {
   return step;
 }
 
-plan::Plan plan_of_keys(const recipe::Recipe& recipe, int64_t world) {
-  const recipe::ParallelRecipe& parallel = recipe.parallel;
+}  // namespace
+
+plan::Plan plan_of_keys(const Recipe& recipe, int64_t world) {
+  const ParallelRecipe& parallel = recipe.parallel;
   plan::Plan plan = plan::uniform_plan(recipe.model, world, recipe.shard.level, recipe.shard.recompute,
                                        recipe.shard.prefetch, recipe.shard.offload);
   plan::PipelineSettings pipeline = parallel.pipeline;
@@ -45,6 +44,8 @@ plan::Plan plan_of_keys(const recipe::Recipe& recipe, int64_t world) {
                          {recipe.shard.ranks, parallel.tensor_adjacent, parallel.keep_gathered});
   return plan;
 }
+
+namespace {
 
 /// A field of a plan file's unit, and its value in two plans.
 struct UnitField {
@@ -70,7 +71,7 @@ std::optional<UnitField> first_difference(const plan::UnitPlan& file, const plan
 }
 
 /// Names the first unit that the keys lay out differently than the file does.
-void refuse_contradiction(const plan::Plan& file, const plan::Plan& keys, const recipe::Recipe& recipe) {
+void refuse_contradiction(const plan::Plan& file, const plan::Plan& keys, const Recipe& recipe) {
   for (size_t i = 0; i < file.units.size(); ++i) {
     const std::optional<UnitField> found = first_difference(file.units[i], keys.units[i]);
     if (!found) continue;
@@ -86,7 +87,7 @@ void refuse_contradiction(const plan::Plan& file, const plan::Plan& keys, const 
 }
 
 /// A teacher's logits are of images, which the first stage has, and for the loss, which the last one has.
-void refuse_teacher(const plan::Plan& plan, const recipe::Recipe& recipe) {
+void refuse_teacher(const plan::Plan& plan, const Recipe& recipe) {
   if (plan.stages == 1 || recipe.distill.teacher.empty()) return;
   user_error(
       {.where = "train.plan",
@@ -96,7 +97,7 @@ void refuse_teacher(const plan::Plan& plan, const recipe::Recipe& recipe) {
 }
 
 /// parallel.pipeline and its settings have no say beside a plan file, unless they agree with it.
-void refuse_another_pipeline(const plan::Plan& file, const recipe::Recipe& recipe) {
+void refuse_another_pipeline(const plan::Plan& file, const Recipe& recipe) {
   const plan::PipelineSettings& keys = recipe.parallel.pipeline;
   const auto refuse = [&](const char* key, const std::string& found, const std::string& of_file) {
     user_error({.where = "train.plan",
@@ -119,7 +120,7 @@ void refuse_another_pipeline(const plan::Plan& file, const recipe::Recipe& recip
 }
 
 /// A plan file for this run. Errors name the file.
-plan::Plan plan_of_file(const recipe::Recipe& recipe, int64_t world) {
+plan::Plan plan_of_file(const Recipe& recipe, int64_t world) {
   const std::string& file = recipe.parallel.plan;
   plan::Plan plan = plan::read_plan(file, recipe.model, world);
   try {
@@ -130,7 +131,7 @@ plan::Plan plan_of_file(const recipe::Recipe& recipe, int64_t world) {
   return plan;
 }
 
-bool is_plan_of_keys(const recipe::Recipe& recipe, const plan::Plan& plan) {
+bool is_plan_of_keys(const Recipe& recipe, const plan::Plan& plan) {
   try {
     return plan_of_keys(recipe, plan.world) == plan;
   } catch (const UserError&) {  // of keys that do not fit these ranks
@@ -139,15 +140,15 @@ bool is_plan_of_keys(const recipe::Recipe& recipe, const plan::Plan& plan) {
 }
 
 /// Keys that are set beside a plan file with another layout.
-std::vector<std::string> unused_keys(const recipe::Recipe& recipe, const plan::Plan& file) {
+std::vector<std::string> unused_keys(const Recipe& recipe, const plan::Plan& file) {
   if (is_plan_of_keys(recipe, file)) return {};
-  recipe::Recipe unset = recipe;
+  Recipe unset = recipe;
   unset.shard = {};
-  unset.parallel = recipe::ParallelRecipe();
+  unset.parallel = ParallelRecipe();
   unset.parallel.pieces = recipe.parallel.pieces;
   unset.parallel.plan = recipe.parallel.plan;
   std::vector<std::string> keys;
-  for (const std::string& line : recipe::difference(unset, recipe)) {
+  for (const std::string& line : difference(unset, recipe)) {
     const std::string key = line.substr(0, line.find(':'));
     const bool of_teacher = key.starts_with("shard.") && key != "shard.recompute";
     if (!of_teacher || recipe.distill.teacher.empty()) keys.push_back(key);
@@ -155,47 +156,9 @@ std::vector<std::string> unused_keys(const recipe::Recipe& recipe, const plan::P
   return keys;
 }
 
-/// UnitPlan::shard of the units that are split, where it is the same for all; else 0.
-int64_t common_shard(const plan::Plan& plan) {
-  std::set<int64_t> found;
-  for (const plan::UnitPlan& unit : plan.units) {
-    if (unit.level != plan::Level::kReplicate) found.insert(unit.shard);
-  }
-  return found.size() == 1 ? *found.begin() : 0;
-}
-
-/// The groups of the units that are cut, where these are the same for all; else none.
-std::optional<std::array<plan::Span, 3>> common_groups(const plan::Plan& plan) {
-  std::set<std::array<plan::Span, 3>> found;
-  for (const plan::UnitPlan& unit : plan.units) {
-    if (unit.is_cut())
-      found.insert({tensor_span(plan, unit), replicate_span(plan, unit), shard_span(plan, unit)});
-  }
-  return found.size() == 1 ? std::optional(*found.begin()) : std::nullopt;
-}
-
-/// Of the ranks of a stage.
-std::vector<mesh::Axis> stage_axes(const recipe::Recipe& recipe, const plan::Plan& plan) {
-  const int64_t ranks = plan.stage_ranks();
-  const bool cuts = std::ranges::any_of(plan.units, &plan::UnitPlan::is_cut);
-  if (!cuts) {
-    const int64_t shards = recipe.parallel.plan.empty() ? recipe.shard.ranks : common_shard(plan);
-    if (shards == 0 || shards == ranks) return {{"shard", ranks}};
-    return {{"dp", ranks / shards}, {"shard", shards}};
-  }
-  const auto groups = common_groups(plan);
-  // No names fit groups that differ from unit to unit. The residual stream is data parallel in any case.
-  if (!groups) return {{"dp", ranks}};
-  const auto& [tensor, replicate, shard] = *groups;
-  const mesh::Axis cut{"tensor", tensor.size};
-  std::vector<mesh::Axis> axes = {{"dp", replicate.size}, {"shard", shard.size}};
-  axes.insert(tensor.stride == 1 ? axes.end() : axes.begin(), cut);
-  return axes;
-}
-
 }  // namespace
 
-plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
+plan::Plan make_plan(const Recipe& recipe, int64_t world) {
   const bool is_file = !recipe.parallel.plan.empty();
   plan::Plan plan = is_file ? plan_of_file(recipe, world) : plan_of_keys(recipe, world);
   refuse_teacher(plan, recipe);
@@ -206,13 +169,13 @@ plan::Plan make_plan(const recipe::Recipe& recipe, int64_t world) {
   return plan;
 }
 
-std::vector<std::string> layout_warnings(const recipe::Recipe& recipe, const plan::Plan& plan) {
+std::vector<std::string> layout_warnings(const Recipe& recipe, const plan::Plan& plan) {
   const auto lines = [](const std::vector<std::string>& keys, const std::string& why) {
     if (keys.empty()) return std::vector<std::string>();
     return std::vector<std::string>{
         concat(join(keys, ", "), keys.size() == 1 ? " has" : " have", " no effect: ", why)};
   };
-  const recipe::ParallelRecipe& parallel = recipe.parallel;
+  const ParallelRecipe& parallel = recipe.parallel;
   if (!parallel.plan.empty()) {
     return lines(unused_keys(recipe, plan), concat("parallel.plan decides the layout (", parallel.plan, ")"));
   }
@@ -229,8 +192,8 @@ std::vector<std::string> layout_warnings(const recipe::Recipe& recipe, const pla
   return found;
 }
 
-recipe::BatchSizes batch_sizes(const recipe::Recipe& recipe, const plan::Plan& plan) {
-  recipe::TrainRecipe train = recipe.train;
+BatchSizes batch_sizes(const Recipe& recipe, const plan::Plan& plan) {
+  TrainRecipe train = recipe.train;
   if (plan.stages > 1) {
     if (train.accumulation > 0 && train.accumulation != plan.micro_batches) {
       user_error({.where = "train.batch_sizes",
@@ -242,7 +205,7 @@ recipe::BatchSizes batch_sizes(const recipe::Recipe& recipe, const plan::Plan& p
     train.accumulation = plan.micro_batches;
   }
   try {
-    return recipe::resolve_batch(train, plan.stage_ranks());
+    return resolve_batch(train, plan.stage_ranks());
   } catch (const UserError& error) {
     if (plan.stages == 1) throw;
     throw UserError(concat(error.what(), " (of ", plan.stages,
@@ -250,21 +213,4 @@ recipe::BatchSizes batch_sizes(const recipe::Recipe& recipe, const plan::Plan& p
   }
 }
 
-std::vector<mesh::Axis> mesh_axes(const recipe::Recipe& recipe, const plan::Plan& plan) {
-  std::vector<mesh::Axis> axes = stage_axes(recipe, plan);
-  if (plan.stages > 1) axes.insert(axes.begin(), {"pipeline", plan.stages});
-  return axes;
-}
-
-std::vector<mesh::Span> mesh_spans(const recipe::Recipe& recipe, const plan::Plan& plan) {
-  std::vector<mesh::Span> spans = plan::spans_of(plan);
-  if (recipe.distill.teacher.empty()) return spans;
-  recipe::Recipe teacher = recipe;  // with the student's model: under these keys any model has these groups
-  teacher.parallel = recipe::ParallelRecipe();
-  teacher.shard.units = "";
-  const std::vector<mesh::Span> more = plan::spans_of(plan_of_keys(teacher, plan.world));
-  spans.insert(spans.end(), more.begin(), more.end());
-  return spans;
-}
-
-}  // namespace tessera::eager
+}  // namespace tessera::recipe

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/cli/plan_prediction.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/text.h"
+#include "tessera/base/trace.h"
+#include "tessera/mesh/pieces.h"
+#include "tessera/plan/draw_schedule.h"
+#include "tessera/planner/profile_json.h"
+#include "tessera/recipe/make_plan.h"
+#include "tessera/recipe/parameter_groups.h"
+
+namespace tessera::cli {
+namespace {
+
+constexpr const char* kWhere = "cli.plan_predict";
+constexpr int64_t kColumns = 96, kPiecesOverNetwork = 4;
+constexpr size_t kStagesShown = 16;
+
+std::string number(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+/// "fp32"; "" where the recipe leaves it open.
+std::string name_of(recipe::Dtype dtype) {
+  switch (dtype) {
+    case recipe::Dtype::kFloat32:
+      return "fp32";
+    case recipe::Dtype::kBFloat16:
+      return "bf16";
+    case recipe::Dtype::kFloat16:
+      return "fp16";
+    case recipe::Dtype::kAuto:
+      break;
+  }
+  return "";
+}
+
+void refuse(const PredictionQuery& query, const std::string& problem, const std::string& expected) {
+  if (query.force) return;
+  user_error({.where = kWhere,
+              .problem = concat(problem, " (", query.profile, ")"),
+              .expected = expected,
+              .hint = "measure again with tessera plan profile, or add --force"});
+}
+
+void check_profile(const PredictionQuery& query, const Here& here, const recipe::Recipe& recipe,
+                   const planner::Profile& profile) {
+  if (profile.model != recipe.model) {
+    const std::string found = arch::describe(profile.model), expected = arch::describe(recipe.model);
+    user_error(
+        {.where = kWhere,
+         .problem = concat("the profile is of another model: ", found, " (", query.profile, ")"),
+         .expected = concat(expected, found == expected ? ", with the recipe's other keys of [model]" : ""),
+         .hint = concat("measure it with tessera plan profile ", query.recipe)});
+  }
+  const planner::Provenance& from = profile.provenance;
+  if (!here.processor.empty() && from.processor != here.processor)
+    refuse(query, concat("the profile is of another machine: ", escape(from.processor)), here.processor);
+  if (!here.build.empty() && from.build != here.build)
+    refuse(query, concat("the profile is of another build: ", escape(from.build)), here.build);
+  const std::string compute = name_of(recipe.precision.compute);
+  if (!compute.empty() && compute != from.compute)
+    refuse(query, concat("the profile was measured in ", from.compute),
+           concat(compute, " (precision.compute)"));
+}
+
+int64_t bytes_of(recipe::Dtype dtype, const std::string& automatic) {
+  const std::string name = name_of(dtype);
+  return (name.empty() ? automatic : name) == "fp32" ? 4 : 2;
+}
+
+/// As the training has them (eager/session.h) on the device of the profile.
+plan::CostInputs inputs_of(const recipe::Recipe& recipe, const planner::Profile& profile,
+                           int64_t micro_batches) {
+  const std::string& compute = profile.provenance.compute;
+  const bool on_cpu = profile.provenance.device == "CPU";
+  return {.compute_bytes = bytes_of(recipe.precision.compute, compute),
+          .reduce_bytes = bytes_of(recipe.precision.reduce, compute),
+          .kept_values = recipe::kept_numbers(recipe),
+          .batches_ahead = static_cast<double>(recipe.data.prefetch),
+          .accumulates = micro_batches > 1,
+          .keeps_activations = !on_cpu && recipe.run.keep_activations == recipe::KeepActivations::kAlways,
+          .piece_values = mesh::kPieceValues,
+          .pieces_at_once = mesh::kPiecesAtOnce,
+          .frozen_units = recipe::frozen_units(recipe.model, recipe.optimizer),
+          .tensor_pieces = on_cpu && recipe.parallel.pieces != 1};
+}
+
+/// Names and seconds of what a stage spends a step on.
+std::vector<std::pair<const char*, double>> rows_of(const planner::StepParts& parts) {
+  return {{"compute", parts.compute},
+          {"slowdown", parts.slowdown},
+          {"exchange", parts.exchange},
+          {"gathers", parts.gathers},
+          {"reductions", parts.reductions},
+          {"messages", parts.messages},
+          {"bubble", parts.bubble},
+          {"accumulation", parts.accumulation},
+          {"optimizer", parts.optimizer},
+          {"data", parts.data},
+          {"rest", parts.rest}};
+}
+
+std::string hidden_text(const char* name, const planner::StageTime& stage) {
+  const std::string part = name;
+  const double hidden = part == "exchange"     ? stage.hidden_exchange
+                        : part == "gathers"    ? stage.hidden_gathers
+                        : part == "reductions" ? stage.hidden_reductions
+                                               : 0;
+  return hidden > 0 ? concat("  (and ", number("%.4f", hidden), " s beside computation)") : "";
+}
+
+nlohmann::ordered_json json_of(const plan::Memory& memory) {
+  const auto bytes = [](double value) { return static_cast<int64_t>(value); };
+  return {{"states_bytes", bytes(memory.states)},     {"gradients_bytes", bytes(memory.gradients)},
+          {"gathered_bytes", bytes(memory.gathered)}, {"activations_bytes", bytes(memory.activations)},
+          {"program_bytes", bytes(memory.program)},   {"memory_bytes", bytes(memory.total())}};
+}
+
+}  // namespace
+
+Prediction predict(const PredictionQuery& query, const Here& here) {
+  const recipe::Recipe recipe = recipe::read_recipe(query.recipe, query.sets);
+  Prediction result;
+  result.profile = planner::profile_from_json(read_file(query.profile), query.profile);
+  check_profile(query, here, recipe, result.profile);
+  planner::StepQuestion& question = result.question;
+  question.plan = recipe::make_plan(recipe, query.ranks);
+  result.sizes = recipe::batch_sizes(recipe, question.plan);
+  question.inputs = inputs_of(recipe, result.profile, result.sizes.accumulation);
+  question.batch = result.sizes.per_rank;
+  question.accumulation = result.sizes.accumulation;
+  question.pieces = recipe.parallel.pieces > 0 ? recipe.parallel.pieces : kPiecesOverNetwork;
+  question.ranks_of_host = query.ranks_per_host;
+  question.shared_memory = recipe.run.shared_memory;
+  question.record = query.record;
+  result.time = planner::predict_step(result.profile, question);
+  result.traffic = plan::step_traffic(recipe.model, question.plan, question.inputs, result.sizes.accumulation,
+                                      result.sizes.per_rank);
+  result.memory = plan::predict_stage_memory(recipe.model, question.plan, question.inputs, question.batch);
+  result.images_per_second = static_cast<double>(result.sizes.batch) / result.time.seconds;
+  return result;
+}
+
+void print_prediction(const Prediction& prediction, std::ostream& out) {
+  const plan::Plan& plan = prediction.question.plan;
+  const planner::StepTime& time = prediction.time;
+  const planner::StageTime& stage = time.stages[time.slowest];
+  out << arch::describe(prediction.profile.model) << "; " << plan.world
+      << (plan.world == 1 ? " rank, " : " ranks, ") << prediction.sizes.batch << " images per step ("
+      << prediction.sizes.per_rank << " per rank x " << prediction.sizes.accumulation
+      << (prediction.sizes.accumulation == 1 ? " micro-batch" : " micro-batches") << ")\n";
+  if (plan.stages > 1) out << "seconds of stage " << time.slowest << ", which stands still the least\n";
+  for (const auto& [name, seconds] : rows_of(stage.parts)) {
+    if (seconds == 0 && hidden_text(name, stage).empty()) continue;
+    out << "  " << name << std::string(14 - std::string(name).size(), ' ') << number("%10.4f s", seconds)
+        << number("  %5.1f %%", 100 * seconds / time.seconds) << hidden_text(name, stage) << '\n';
+  }
+  out << "  step          " << number("%10.4f s", time.seconds) << "  "
+      << number("%.1f", prediction.images_per_second) << " images/s\n"
+      << "sent per rank and step: " << human_bytes(prediction.traffic.total()) << " (gathered "
+      << human_bytes(prediction.traffic.gathered) << ", reduced " << human_bytes(prediction.traffic.reduced)
+      << ", exchanged " << human_bytes(prediction.traffic.exchanged) << ", passed "
+      << human_bytes(prediction.traffic.passed) << ")\n";
+  for (size_t i = 0; i < prediction.memory.size(); ++i) {
+    if (prediction.memory.size() > kStagesShown && i >= kStagesShown / 2 &&
+        i + kStagesShown / 2 < prediction.memory.size())
+      continue;
+    out << "memory per rank" << (plan.stages > 1 ? concat(", stage ", i) : "") << ": "
+        << human_bytes(prediction.memory[i].total()) << " (" << plan::parts_text(prediction.memory[i])
+        << ")\n";
+  }
+  for (const std::string& assumption : time.assumptions) out << "assumed: " << assumption << '\n';
+}
+
+void print_prediction_json(const Prediction& prediction, std::ostream& out) {
+  const plan::Plan& plan = prediction.question.plan;
+  nlohmann::ordered_json json = {{"seconds", prediction.time.seconds},
+                                 {"images_per_second", prediction.images_per_second},
+                                 {"ranks", plan.world},
+                                 {"batch", prediction.sizes.batch},
+                                 {"batch_per_rank", prediction.sizes.per_rank},
+                                 {"micro_batches", prediction.sizes.accumulation},
+                                 {"slowest_stage", prediction.time.slowest},
+                                 {"sent_bytes",
+                                  {{"gathered", prediction.traffic.gathered},
+                                   {"reduced", prediction.traffic.reduced},
+                                   {"exchanged", prediction.traffic.exchanged},
+                                   {"passed", prediction.traffic.passed}}}};
+  json["stages"] = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < prediction.time.stages.size(); ++i) {
+    const planner::StageTime& stage = prediction.time.stages[i];
+    nlohmann::ordered_json entry;
+    for (const auto& [name, seconds] : rows_of(stage.parts)) entry["seconds"][name] = seconds;
+    entry["hidden_seconds"] = {{"exchange", stage.hidden_exchange},
+                               {"gathers", stage.hidden_gathers},
+                               {"reductions", stage.hidden_reductions}};
+    entry["in_flight"] = prediction.time.timing.in_flight[i];
+    entry["memory"] = json_of(prediction.memory[i]);
+    json["stages"].push_back(std::move(entry));
+  }
+  json["assumptions"] = prediction.time.assumptions;
+  out << json.dump(2) << '\n';
+}
+
+void print_drawing(const Prediction& prediction, std::ostream& out) {
+  const std::vector<std::string> lines = plan::draw(prediction.time.timing, kColumns);
+  out << "passes over time (digits: forward, letters: backward)\n";
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (lines.size() > kStagesShown && i >= kStagesShown / 2 && i + kStagesShown / 2 < lines.size()) continue;
+    out << "stage " << i << "  " << plan::stage_text(prediction.question.plan, static_cast<int64_t>(i))
+        << "\n  " << lines[i] << '\n';
+  }
+}
+
+std::string trace_of(const Prediction& prediction) {
+  const auto quoted = [](const std::string& text) { return concat('"', escape(text), '"'); };
+  std::vector<std::string> stages(prediction.time.stages.size());
+  for (size_t i = 0; i < stages.size(); ++i) {
+    stages[i] = concat(R"({"ph":"M","name":"process_name","pid":)", i, R"(,"tid":0,"args":{"name":"stage )",
+                       i, R"("}})");
+  }
+  std::map<std::pair<int64_t, std::string>, size_t> threads;  // by stage and track
+  std::vector<size_t> tracks(stages.size());
+  for (const planner::StepEvent& event : prediction.time.events) {
+    const auto stage = static_cast<size_t>(event.stage);
+    const auto [thread, is_new] = threads.try_emplace({event.stage, event.track}, tracks[stage]);
+    if (is_new) {
+      ++tracks[stage];
+      stages[stage] += concat(",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":", stage,
+                              ",\"tid\":", thread->second, ",\"args\":{\"name\":", quoted(event.track), "}}");
+    }
+    stages[stage] +=
+        concat(",\n{\"ph\":\"X\",\"cat\":", quoted(event.category), ",\"name\":", quoted(event.name),
+               ",\"pid\":", stage, ",\"tid\":", thread->second, ",\"ts\":", number("%.3f", 1e6 * event.begin),
+               ",\"dur\":", number("%.3f", 1e6 * (event.end - event.begin)), '}');
+  }
+  return trace_document(stages);
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `tessera plan predict` and `tessera plan simulate` compute and print.
+#pragma once
+
+#include <filesystem>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "tessera/plan/memory.h"
+#include "tessera/plan/traffic.h"
+#include "tessera/planner/step_time.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::cli {
+
+/// What this program and machine are, to be compared with the profile's provenance. Empty: not compared.
+struct Here {
+  std::string processor, build;
+};
+
+struct PredictionQuery {
+  std::string recipe, profile;    // files
+  std::vector<std::string> sets;  // KEY=VALUE for the recipe
+  int64_t ranks = 1;
+  int64_t ranks_per_host = 0;  // 0: as many as the profile was measured with
+  bool force = false;          // accept a profile of another machine, build or compute dtype
+  bool record = false;         // for a trace
+};
+
+struct Prediction {
+  planner::Profile profile;
+  recipe::BatchSizes sizes;
+  planner::StepQuestion question;
+  planner::StepTime time;
+  plan::StepTraffic traffic;
+  std::vector<plan::Memory> memory;  // by stage
+  double images_per_second = 0;      // over all ranks
+};
+
+/// Reads recipe and profile and predicts a step. Errors: UserError of the files; a profile of another model;
+/// and, without `force`, of another machine, build or compute dtype.
+Prediction predict(const PredictionQuery& query, const Here& here);
+
+/// The table for people: seconds by part of the slowest stage, images per second, bytes, memory per stage.
+void print_prediction(const Prediction& prediction, std::ostream& out);
+/// The same and more as one JSON object.
+void print_prediction_json(const Prediction& prediction, std::ostream& out);
+/// The passes of all stages over time.
+void print_drawing(const Prediction& prediction, std::ostream& out);
+/// Trace Event Format, for Perfetto: a process for each stage. Requires: PredictionQuery::record.
+std::string trace_of(const Prediction& prediction);
+
+}  // namespace tessera::cli

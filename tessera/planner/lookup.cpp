@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/lookup.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+
+namespace tessera::planner {
+namespace {
+
+constexpr const char* kWhere = "planner.predict_step";
+
+double on_line(double at, std::pair<double, double> first, std::pair<double, double> second) {
+  const double slope = (second.second - first.second) / (second.first - first.first);
+  return std::max(first.second + slope * (at - first.first), 0.0);
+}
+
+bool is_of_host(const std::string& kind) { return kind == "adjacent" || kind == "strided"; }
+
+}  // namespace
+
+UnitTable::UnitTable(const Profile& profile) {
+  for (const UnitTimes& unit : profile.units)
+    times_[{unit.kind, unit.tensor, unit.recompute}][unit.batch] = {unit.forward, unit.backward};
+}
+
+PassTimes UnitTable::at(const std::string& kind, const plan::UnitPlan& unit, int64_t batch) const {
+  plan::Recompute recompute = unit.recompute;
+  const int64_t tensor = unit.layout.tensor;
+  if (tensor == 1 && recompute == plan::Recompute::kKeepSums) recompute = plan::Recompute::kAll;  // no sums
+  const auto found = times_.find({kind, tensor, recompute});
+  if (found == times_.end()) {
+    user_error({.where = kWhere,
+                .problem = concat("the profile has no times of \"", kind, "\" with tensor ", tensor,
+                                  " and recompute \"", plan::to_string(recompute), '"'),
+                .hint = tensor > 1 ? concat("run tessera plan profile with --tensor 1,", tensor)
+                                   : "run tessera plan profile again"});
+  }
+  const auto& by_batch = found->second;
+  const auto images = static_cast<double>(batch);
+  if (by_batch.size() == 1) {
+    const double share = images / static_cast<double>(by_batch.begin()->first);
+    return {by_batch.begin()->second.forward * share, by_batch.begin()->second.backward * share};
+  }
+  auto above = by_batch.lower_bound(batch);  // the segment that holds `batch`, or the nearest
+  if (above == by_batch.begin()) ++above;
+  if (above == by_batch.end()) --above;
+  const auto below = std::prev(above);
+  const auto first = static_cast<double>(below->first), second = static_cast<double>(above->first);
+  return {on_line(images, {first, below->second.forward}, {second, above->second.forward}),
+          on_line(images, {first, below->second.backward}, {second, above->second.backward})};
+}
+
+LinkTable::LinkTable(const Profile& profile, const plan::Plan& plan, int64_t ranks_of_host,
+                     bool shared_memory)
+    : profile_(profile), plan_(plan), ranks_of_host_(ranks_of_host), shared_memory_(shared_memory) {}
+
+std::string LinkTable::kind_of(const plan::Span& span, int64_t stage) const {
+  const int64_t ranks = plan_.stage_ranks();
+  for (int64_t rank = stage * ranks; rank < (stage + 1) * ranks; ++rank) {
+    if (plan::position_in(span, rank) != 0) continue;
+    const int64_t last = rank + (span.size - 1) * span.stride;
+    if (rank / ranks_of_host_ != last / ranks_of_host_) return "hosts";
+  }
+  return span.stride == 1 ? "adjacent" : "strided";
+}
+
+LinkCost LinkTable::of_group(const std::string& operation, const plan::Span& span, int64_t stage) {
+  const auto [at, is_new] = kinds_.try_emplace({span, stage});
+  if (is_new) at->second = kind_of(span, stage);
+  return find(operation, at->second, span.size);
+}
+
+LinkCost LinkTable::between(int64_t from_stage, int64_t to_stage) {
+  const int64_t ranks = plan_.stage_ranks();
+  const int64_t apart = std::abs(to_stage - from_stage) * ranks, first = std::min(from_stage, to_stage);
+  const auto [at, is_new] = links_.try_emplace({first, apart});
+  if (!is_new) return at->second;
+  bool leaves_host = false;
+  for (int64_t rank = first * ranks; rank < (first + 1) * ranks; ++rank)
+    leaves_host |= rank / ranks_of_host_ != (rank + apart) / ranks_of_host_;
+  at->second = find("send", leaves_host ? "hosts" : apart == 1 ? "adjacent" : "strided", 2);
+  return at->second;
+}
+
+/// Of the transport that the run would use; then of the most ranks up to `ranks`, or the fewest.
+const LinkTimes* LinkTable::best(const std::string& operation, const std::string& kind, int64_t ranks) const {
+  const auto order = [&](const LinkTimes& link) {
+    const bool fits = link.ranks <= ranks;
+    const int64_t transport = link.transport == "NCCL" ? 0 : link.transport == "shared memory" ? 1 : 2;
+    return std::tuple(transport, !fits, fits ? -link.ranks : link.ranks);
+  };
+  const LinkTimes* found = nullptr;
+  for (const LinkTimes& link : profile_.links) {
+    if (link.operation != operation || link.kind != kind) continue;
+    if (!shared_memory_ && link.transport == "shared memory") continue;
+    if (found == nullptr || order(link) < order(*found)) found = &link;
+  }
+  return found;
+}
+
+LinkCost LinkTable::find(const std::string& operation, const std::string& kind, int64_t ranks) {
+  const LinkTimes* link = best(operation, kind, ranks);
+  if (link == nullptr && is_of_host(kind))
+    link = best(operation, kind == "adjacent" ? "strided" : "adjacent", ranks);
+  const std::string wanted = kind == "hosts" ? concat(ranks, " ranks of several hosts")
+                                             : concat(ranks, ' ', kind, " ranks of a host");
+  if (link == nullptr) {
+    const std::string transport = shared_memory_ ? "" : " over TCP";
+    user_error({.where = kWhere,
+                .problem = concat("the profile has no ", operation, " between ", wanted, transport),
+                .hint = kind == "hosts" ? "give the number of ranks of a host, or measure links between hosts"
+                                        : "run tessera plan profile with more ranks (--procs)"});
+  }
+  if (link->kind != kind || link->ranks != ranks) {
+    assumptions_.insert(concat(operation, " between ", wanted, ": measured with ", link->ranks, ' ',
+                               link->kind == "hosts" ? "" : concat(link->kind, ' '), "ranks"));
+  }
+  return {link->latency, link->bytes_per_second, link->transport == "shared memory"};
+}
+
+}  // namespace tessera::planner

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds the times of passes and messages in a profile. Private to this room.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tessera/plan/plan.h"
+#include "tessera/plan/spans.h"
+#include "tessera/planner/profile.h"
+
+namespace tessera::planner {
+
+/// Seconds of a unit for one micro-batch.
+struct PassTimes {
+  double forward = 0, backward = 0;
+};
+
+/// Times of units by kind, tensor degree and recompute, as a function of the images of a rank.
+class UnitTable {
+ public:
+  explicit UnitTable(const Profile& profile);
+  /// Piecewise linear between the measured batches; beyond them the nearest segment goes on, and never below
+  /// 0. One measured batch: proportional. Errors: UserError that names what the profile lacks.
+  PassTimes at(const std::string& kind, const plan::UnitPlan& unit, int64_t batch) const;
+
+ private:
+  using Key = std::tuple<std::string, int64_t, plan::Recompute>;
+  std::map<Key, std::map<int64_t, PassTimes>> times_;  // by batch
+};
+
+/// How messages of a group travel.
+struct LinkCost {
+  double latency = 0, bytes_per_second = 1;
+  bool own_time = false;  // the rank copies by itself: nothing is hidden
+  double seconds(double bytes, double messages = 1) const {
+    return bytes > 0 ? latency * messages + bytes / bytes_per_second : 0;
+  }
+};
+
+/// Times of messages by operation and group.
+class LinkTable {
+ public:
+  /// `ranks_of_host`: ranks h * ranks_of_host and the following are on host h. Outlived by the profile.
+  LinkTable(const Profile& profile, const plan::Plan& plan, int64_t ranks_of_host, bool shared_memory);
+  /// Of the groups of a span in a stage; if one of them has ranks of several hosts, of such. Errors:
+  /// UserError that names what the profile lacks.
+  LinkCost of_group(const std::string& operation, const plan::Span& span, int64_t stage);
+  /// Between the ranks of a stage and those of another.
+  LinkCost between(int64_t from_stage, int64_t to_stage);
+  /// StepTime::assumptions.
+  std::vector<std::string> assumptions() const { return {assumptions_.begin(), assumptions_.end()}; }
+
+ private:
+  std::string kind_of(const plan::Span& span, int64_t stage) const;
+  LinkCost find(const std::string& operation, const std::string& kind, int64_t ranks);
+  const LinkTimes* best(const std::string& operation, const std::string& kind, int64_t ranks) const;
+
+  const Profile& profile_;
+  const plan::Plan& plan_;
+  int64_t ranks_of_host_;
+  bool shared_memory_;
+  std::map<std::pair<plan::Span, int64_t>, std::string> kinds_;
+  std::map<std::pair<int64_t, int64_t>, LinkCost> links_;  // by first stage and distance of ranks
+  std::set<std::string> assumptions_;
+};
+
+}  // namespace tessera::planner

@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+// Predicted steps against closed forms. Times of units are set by the tests, so every expected number follows
+// from them by hand.
+#include "tessera/planner/step_time.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <iostream>
+#include <numeric>
+
+#include "tessera/plan/schedule.h"
+#include "tests/error_text.h"
+
+namespace tessera::planner {
+namespace {
+
+constexpr double kFast = 1e300;  // bytes per second
+constexpr double kNear = 1e-9;
+
+/// All blocks are of one kind, since the head reads every token.
+arch::VitConfig vit(int64_t depth) {
+  arch::VitConfig config;
+  config.image_size = 32;
+  config.patch_size = 8;
+  config.width = 64;
+  config.depth = depth;
+  config.heads = 4;
+  config.mlp_width = 256;
+  config.classes = 10;
+  config.pool = arch::Pool::kAverage;
+  config.class_token = false;
+  return config;
+}
+
+// Values of its units.
+constexpr double kStem = 64 * 3 * 64 + 64 + 16 * 64;
+constexpr double kBlock = 4 * 64 + 192 * 65 + 64 * 65 + 256 * 65 + 64 * 257;
+constexpr double kHead = 2 * 64 + 10 * 65;
+
+struct Pass {
+  double forward = 0, backward = 0;
+};
+
+/// A profile whose times do not depend on the number of images.
+Profile profile_of(int64_t depth, Pass stem, Pass block, Pass head) {
+  Profile profile;
+  profile.provenance.ranks_of_host = 1 << 20;
+  profile.model = vit(depth);
+  for (const auto recompute : {plan::Recompute::kNone, plan::Recompute::kAll}) {
+    for (const int64_t tensor : {1, 2, 4, 8}) {
+      for (const int64_t batch : {1, 2}) {
+        const auto add = [&](const char* kind, const Pass& pass) {
+          profile.units.push_back({kind, tensor, batch, recompute, pass.forward, pass.backward, 0});
+        };
+        add("stem", stem);
+        add("blocks.0", block);
+        add("head", head);
+      }
+    }
+  }
+  return profile;
+}
+
+struct Link {
+  double latency = 0, bytes_per_second = kFast;
+  const char* transport = "TCP";
+};
+
+void set_link(Profile& profile, const std::string& operation, const Link& link) {
+  std::erase_if(profile.links, [&](const LinkTimes& one) { return one.operation == operation; });
+  profile.links.push_back(
+      {operation, "adjacent", link.transport, 2, link.latency, link.bytes_per_second, 0, {}});
+}
+
+void set_links(Profile& profile, const Link& link) {
+  for (const char* operation : {"all_gather", "reduce_scatter", "exchange", "send"})
+    set_link(profile, operation, link);
+}
+
+plan::Plan plan_of(int64_t depth, int64_t world, plan::Level level = plan::Level::kReplicate) {
+  return plan::uniform_plan(vit(depth), world, level, false, 1);
+}
+
+plan::PipelineSettings settings_of(int64_t stages, int64_t micro_batches,
+                                   plan::Schedule schedule = plan::Schedule::k1F1B) {
+  plan::PipelineSettings settings;
+  settings.stages = stages;
+  settings.micro_batches = micro_batches;
+  settings.schedule = schedule;
+  return settings;
+}
+
+/// One block in each virtual stage; the stem is in the first, the head in the last.
+plan::Plan pipeline_of(int64_t depth, plan::Schedule schedule, int64_t stages, int64_t micro_batches) {
+  plan::Plan plan = plan_of(depth, stages);
+  plan::PipelineSettings settings = settings_of(stages, micro_batches, schedule);
+  settings.virtual_stages = depth / stages;
+  settings.blocks = std::vector<int64_t>(static_cast<size_t>(depth), 1);
+  plan::set_pipeline(&plan, vit(depth), settings);
+  return plan;
+}
+
+void expect_parts_add_up(const StepTime& time) {
+  for (const StageTime& stage : time.stages) EXPECT_NEAR(stage.parts.total(), time.seconds, kNear);
+}
+
+TEST(StepTime, OneRankTakesTheSumOfItsPasses) {
+  Profile profile = profile_of(3, {1, 2}, {10, 20}, {3, 4});
+  profile.optimizer_seconds = 1e-6;
+  profile.accumulate_seconds = 1e-7;
+  profile.step_seconds = 0.5;
+  const StepTime time = predict_step(profile, {.plan = plan_of(3, 1), .batch = 2, .accumulation = 4});
+  const double values = kStem + 3 * kBlock + kHead;
+  EXPECT_EQ(values, arch::parameter_count(vit(3)));
+  EXPECT_NEAR(time.stages[0].parts.compute, 4 * (3 + 3 * 30 + 7), kNear);
+  EXPECT_NEAR(time.stages[0].parts.optimizer, values * 1e-6, kNear);
+  EXPECT_NEAR(time.stages[0].parts.accumulation, 3 * values * 1e-7, kNear);
+  EXPECT_EQ(time.stages[0].parts.rest, 0.5);
+  EXPECT_NEAR(time.seconds, 400 + values * 1.3e-6 + 0.5, kNear);
+  expect_parts_add_up(time);
+}
+
+TEST(StepTime, FrozenUnitsHaveNeitherBackwardPassNorUpdate) {
+  Profile profile = profile_of(3, {1, 2}, {10, 20}, {3, 4});
+  profile.optimizer_seconds = 1e-6;
+  const StepTime time = predict_step(
+      profile, {.plan = plan_of(3, 1), .inputs = {.frozen_units = 2}, .batch = 2, .accumulation = 1});
+  EXPECT_NEAR(time.seconds, 1 + 30 + 3 + 2 * 20 + 4 + 1e-6 * (2 * kBlock + kHead), kNear);
+}
+
+TEST(StepTime, BatchesAreInterpolatedAndTheLastSegmentGoesOn) {
+  Profile profile;
+  profile.model = vit(1);
+  profile.units = {{"stem", 1, 2, plan::Recompute::kNone, 1, 2, 0},
+                   {"blocks.0", 1, 2, plan::Recompute::kNone, 10, 20, 0},
+                   {"blocks.0", 1, 4, plan::Recompute::kNone, 16, 30, 0},
+                   {"blocks.0", 1, 8, plan::Recompute::kNone, 32, 50, 0},
+                   {"head", 1, 2, plan::Recompute::kNone, 3, 4, 0}};
+  const auto seconds = [&](int64_t batch) {
+    return predict_step(profile, {.plan = plan_of(1, 1), .batch = batch}).seconds;
+  };
+  EXPECT_NEAR(seconds(2), 40, kNear);
+  EXPECT_NEAR(seconds(3), 15 + 13 + 25, kNear);  // one measured batch: proportional
+  EXPECT_NEAR(seconds(6), 30 + 24 + 40, kNear);
+  EXPECT_NEAR(seconds(1), 5 + 7 + 15, kNear);
+  EXPECT_NEAR(seconds(10), 50 + 40 + 60, kNear);
+}
+
+TEST(StepTime, DataThatComeMoreSlowlyThanTheStepGoesAreWaitedFor) {
+  Profile profile = profile_of(1, {1, 2}, {10, 20}, {3, 4});
+  profile.data_seconds = 3;
+  const auto time = [&](int64_t batch) {
+    return predict_step(profile, {.plan = plan_of(1, 1), .batch = batch, .accumulation = 2});
+  };
+  EXPECT_NEAR(time(5).seconds, 80, kNear);
+  EXPECT_NEAR(time(20).seconds, 120, kNear);
+  EXPECT_NEAR(time(20).stages[0].parts.data, 40, kNear);
+}
+
+/// Seconds of a pipeline with blocks of f = 1 and b = 2.
+double pipeline_seconds(plan::Schedule schedule, int64_t stages, int64_t parts, int64_t micro_batches) {
+  Profile profile = profile_of(stages * parts, {}, {1, 2}, {});
+  set_links(profile, {});
+  const plan::Plan plan = pipeline_of(stages * parts, schedule, stages, micro_batches);
+  const StepTime time = predict_step(profile, {.plan = plan, .batch = 1, .accumulation = micro_batches});
+  expect_parts_add_up(time);
+  return time.seconds;
+}
+
+TEST(StepTime, GpipeAnd1F1BFollowTheClosedForm) {
+  for (const int64_t stages : {2, 3, 4, 8}) {
+    for (const int64_t micro_batches : {1, 2, 5, 8, 16}) {
+      const auto expected = static_cast<double>(micro_batches + stages - 1) * 3;
+      EXPECT_NEAR(pipeline_seconds(plan::Schedule::kGpipe, stages, 1, micro_batches), expected, kNear);
+      EXPECT_NEAR(pipeline_seconds(plan::Schedule::k1F1B, stages, 1, micro_batches), expected, kNear);
+    }
+  }
+}
+
+TEST(StepTime, InterleavedFollowsTheClosedForm) {
+  for (const int64_t stages : {2, 4}) {
+    for (const int64_t parts : {2, 3}) {
+      for (const int64_t rounds : {1, 2, 4}) {
+        const auto m = static_cast<double>(rounds * stages), p = static_cast<double>(stages),
+                   v = static_cast<double>(parts);
+        EXPECT_NEAR(pipeline_seconds(plan::Schedule::kInterleaved, stages, parts, rounds * stages),
+                    m * 3 * v + (p - 1) * 3, kNear)
+            << stages << " stages, " << parts << " parts, " << rounds << " rounds";
+      }
+    }
+  }
+}
+
+// plan::simulate is another program, whose stages know no units and no streams.
+TEST(StepTime, UnevenStagesTakeAsLongAsTheSimulatedSchedule) {
+  constexpr double kMessage = 0.3;
+  for (const auto schedule : {plan::Schedule::kGpipe, plan::Schedule::k1F1B}) {
+    for (const int64_t ahead : {0, 1}) {
+      if (ahead == 1 && schedule == plan::Schedule::kGpipe) continue;
+      Profile profile = profile_of(7, {2, 0.5}, {1, 1.7}, {0.3, 3});
+      set_links(profile, {.latency = kMessage});
+      plan::Plan plan = plan_of(7, 3);
+      plan::PipelineSettings settings = settings_of(3, 7, schedule);
+      settings.blocks = {2, 4, 1};
+      settings.ahead = ahead;
+      plan::set_pipeline(&plan, vit(7), settings);
+      const plan::ScheduleShape shape = plan::shape_of(plan);
+      const plan::PassCosts costs{{4, 4, 1.3}, {0.5 + 2 * 1.7, 4 * 1.7, 1.7 + 3}, kMessage};
+      const StepTime time = predict_step(profile, {.plan = plan, .batch = 1, .accumulation = 7});
+      const plan::Timing expected = plan::simulate(shape, plan::schedules_of(shape), costs);
+      EXPECT_NEAR(time.seconds, expected.makespan, kNear);
+      EXPECT_EQ(time.timing.in_flight, expected.in_flight);
+      for (size_t stage = 0; stage < 3; ++stage) {
+        for (size_t i = 0; i < expected.stages[stage].size(); ++i) {
+          EXPECT_EQ(time.timing.stages[stage][i].action, expected.stages[stage][i].action);
+          EXPECT_NEAR(time.timing.stages[stage][i].begin, expected.stages[stage][i].begin, kNear);
+          EXPECT_NEAR(time.timing.stages[stage][i].end, expected.stages[stage][i].end, kNear);
+        }
+      }
+      expect_parts_add_up(time);
+    }
+  }
+}
+
+TEST(StepTime, PipelineMessagesAndBubbleAreTold) {
+  Profile profile = profile_of(2, {}, {1, 2}, {});
+  set_links(profile, {.latency = 0.25, .bytes_per_second = 16 * 64 * 4 * 3 / 0.5});
+  const StepTime time = predict_step(
+      profile, {.plan = pipeline_of(2, plan::Schedule::k1F1B, 2, 1), .batch = 3, .accumulation = 1});
+  constexpr double kMessage = 0.25 + 0.5;  // 16 tokens of 64 values, 3 images, fp32
+  EXPECT_NEAR(time.seconds, 2 * 3 + 2 * kMessage, kNear);
+  EXPECT_NEAR(time.stages[0].parts.messages, kMessage, kNear);  // the activation passes while stage 1 waits
+  EXPECT_NEAR(time.stages[0].parts.bubble, kMessage + 1 + 2, kNear);
+  EXPECT_NEAR(time.stages[1].parts.messages, kMessage, kNear);
+  EXPECT_NEAR(time.stages[1].parts.bubble, 1 + kMessage + 2, kNear);
+  expect_parts_add_up(time);
+}
+
+TEST(StepTime, InfinitelyFastLinksLeaveComputation) {
+  for (const auto level :
+       {plan::Level::kReplicate, plan::Level::kZero1, plan::Level::kZero2, plan::Level::kZero3}) {
+    for (const int64_t tensor : {1, 2}) {
+      Profile profile = profile_of(3, {1, 2}, {10, 20}, {3, 4});
+      set_links(profile, {});
+      plan::Plan plan = plan_of(3, 4, level);
+      plan::set_tensor(&plan, vit(3), {.tensor = tensor}, true);
+      const StepTime time = predict_step(profile, {.plan = plan, .batch = 2, .accumulation = 3});
+      EXPECT_NEAR(time.seconds, 3 * 100, kNear);
+      expect_parts_add_up(time);
+    }
+  }
+}
+
+/// Seconds of an all-gather or reduce-scatter of `values` over 2 ranks in fp32: half of them leave.
+double message(double values, const Link& link) {
+  return link.latency + std::ceil(values / 2) * 4 / link.bytes_per_second;
+}
+
+// Gathers go on beside the unit before; sums of gradients beside the unit after.
+TEST(StepTime, ExposedGathersFollowTheClosedForm) {
+  for (const double speed : {1e3, 1e4, 3e4, 1e5, 1e9}) {
+    const Link link{.latency = 0.01, .bytes_per_second = speed};
+    Profile profile = profile_of(1, {1, 2}, {3, 6}, {1.5, 2.5});
+    set_links(profile, {});
+    set_link(profile, "all_gather", link);
+    const double stem = message(kStem, link), block = message(kBlock, link), head = message(kHead, link);
+    const StepTime time = predict_step(profile, {.plan = plan_of(1, 2, plan::Level::kZero3)});
+    // The head stays gathered for its backward pass.
+    const double expected = stem + std::max(1.0, block) + std::max(3.0, head) + 1.5 + std::max(2.5, block) +
+                            std::max(6.0, stem) + 2;
+    EXPECT_NEAR(time.seconds, expected, kNear * expected) << speed;
+    EXPECT_NEAR(time.stages[0].parts.gathers, expected - 16, kNear * expected);
+    EXPECT_NEAR(time.stages[0].hidden_gathers, 2 * stem + 2 * block + head - (expected - 16),
+                kNear * expected);
+    expect_parts_add_up(time);
+  }
+}
+
+TEST(StepTime, WithoutPrefetchAllMessagesAreExposed) {
+  const Link link{.latency = 0.01, .bytes_per_second = 3e4};
+  Profile profile = profile_of(1, {1, 2}, {3, 6}, {1.5, 2.5});
+  set_links(profile, link);
+  plan::Plan plan = plan_of(1, 2, plan::Level::kZero3);
+  plan.prefetch = 0;
+  const double stem = message(kStem, link), block = message(kBlock, link), head = message(kHead, link);
+  EXPECT_NEAR(predict_step(profile, {.plan = plan}).seconds, 16 + 3 * stem + 3 * block + 2 * head, kNear);
+}
+
+TEST(StepTime, ExposedReductionsFollowTheClosedForm) {
+  for (const double speed : {1e3, 1e4, 3e4, 1e5, 1e9}) {
+    const Link link{.latency = 0.01, .bytes_per_second = speed};
+    Profile profile = profile_of(1, {1, 2}, {3, 6}, {1.5, 2.5});
+    set_links(profile, {});
+    set_link(profile, "reduce_scatter", link);
+    const double stem = message(kStem, link), block = message(kBlock, link), head = message(kHead, link);
+    // A unit's sum begins when the one before has ended, and all have ended when the pass ends.
+    const double pass = 5.5 + 2.5 + std::max(6.0, head) + std::max(2.0, block) + stem;
+    const auto seconds = [&](plan::Level level, int64_t accumulation) {
+      return predict_step(profile, {.plan = plan_of(1, 2, level), .accumulation = accumulation}).seconds;
+    };
+    EXPECT_NEAR(seconds(plan::Level::kZero1, 1), pass, kNear * pass) << speed;
+    EXPECT_NEAR(seconds(plan::Level::kZero1, 3), 2 * 16 + pass, kNear * pass) << "sums once a step";
+    EXPECT_NEAR(seconds(plan::Level::kZero2, 3), 3 * pass, kNear * pass) << "sums every micro-batch";
+    EXPECT_NEAR(seconds(plan::Level::kReplicate, 3), 2 * 16 + pass, kNear * pass);
+  }
+}
+
+TEST(StepTime, MessagesOverSharedMemoryTakeTheRanksOwnTime) {
+  const Link link{.latency = 0.01, .bytes_per_second = 3e4, .transport = "shared memory"};
+  Profile profile = profile_of(1, {1, 2}, {3, 6}, {1.5, 2.5});
+  set_links(profile, link);
+  const double stem = message(kStem, link), block = message(kBlock, link), head = message(kHead, link);
+  const StepTime time = predict_step(profile, {.plan = plan_of(1, 2, plan::Level::kZero3)});
+  EXPECT_NEAR(time.seconds, 16 + 3 * stem + 3 * block + 2 * head, kNear);
+  EXPECT_NEAR(time.stages[0].parts.gathers, 2 * stem + 2 * block + head, kNear);
+  EXPECT_NEAR(time.stages[0].parts.reductions, stem + block + head, kNear);
+  EXPECT_NEAR(time.stages[0].hidden_gathers, 0, kNear);
+  EXPECT_EQ(error_text([&] {
+              predict_step(profile, {.plan = plan_of(1, 2, plan::Level::kZero3), .shared_memory = false});
+            }),
+            "[planner.predict_step] the profile has no all_gather between 2 adjacent ranks of a host over "
+            "TCP; run tessera plan profile with more ranks (--procs)");
+}
+
+TEST(StepTime, SlowdownsApplyWhileBothAreUnderWay) {
+  const Link link{.bytes_per_second = 1e5};
+  Profile profile = profile_of(1, {1, 2}, {3, 6}, {1.5, 2.5});
+  set_links(profile, {});
+  set_link(profile, "all_gather", link);
+  profile.compute_slowdown = 2;
+  profile.link_slowdown = 4;
+  const double stem = message(kStem, link), block = message(kBlock, link), head = message(kHead, link);
+  ASSERT_LT(4 * head, 3);
+  // A message M beside a longer computation C takes 4 M, in which the computation gets half as far.
+  const auto beside = [](double compute, double m) {
+    if (4 * m <= 2 * compute) return compute + 2 * m;
+    return 2 * compute + m - 2 * compute / 4;
+  };
+  const double expected =
+      stem + beside(1, block) + beside(3, head) + 1.5 + beside(2.5, block) + beside(6, stem) + 2;
+  const StepTime time = predict_step(profile, {.plan = plan_of(1, 2, plan::Level::kZero3)});
+  EXPECT_NEAR(time.seconds, expected, kNear);
+  EXPECT_NEAR(time.stages[0].parts.compute, 16, kNear);
+  expect_parts_add_up(time);
+}
+
+TEST(StepTime, HybridShardingSumsOverReplicasOnceAStep) {
+  Profile profile = profile_of(1, {}, {}, {});
+  const Link link{.latency = 1, .bytes_per_second = 1e4, .transport = "shared memory"};
+  set_links(profile, link);
+  plan::Plan plan = plan_of(1, 4, plan::Level::kZero2);
+  plan::set_shard_ranks(&plan, 2);
+  const StepTime time = predict_step(profile, {.plan = plan, .accumulation = 3});
+  const double bytes = (kStem + kBlock + kHead + 2) * 4;  // the head is padded to a multiple of 4
+  // Halves over the shards: a gather and three sums. Quarters over the replicas: a sum and a gather.
+  EXPECT_NEAR(time.seconds, 3 * (4 + 2) + (4 * bytes / 2 + 2 * bytes / 4) / 1e4, 1e-6);
+}
+
+/// Seconds of a step whose 2 ranks compute blocks together, with messages of gradients that take no time.
+StepTime tensor_step(const Link& link, const std::function<void(plan::UnitPlan&)>& change, int64_t pieces) {
+  Profile profile = profile_of(1, {1, 2}, {3, 6}, {1.5, 2.5});
+  set_links(profile, {});
+  set_link(profile, "exchange", link);
+  plan::Plan plan = plan_of(1, 2);
+  plan::set_tensor(&plan, vit(1), {.tensor = 2}, true);
+  change(plan.units[1]);
+  return predict_step(profile, {.plan = plan, .batch = 8, .pieces = pieces});
+}
+
+TEST(StepTime, ExchangesOfTensorGroupsFollowTheClosedForm) {
+  const Link link{.latency = 0.01, .bytes_per_second = 1e6};
+  const double one = 0.01 + 16 * 64 * 8 * 4 / 1e6;  // tokens, width, images, fp32
+  const auto seconds = [&](const std::function<void(plan::UnitPlan&)>& change) {
+    const StepTime time = tensor_step(link, change, 1);
+    EXPECT_NEAR(time.stages[0].parts.exchange, time.seconds - 16, kNear);
+    return time.seconds;
+  };
+  EXPECT_NEAR(seconds([](plan::UnitPlan&) {}), 16 + 8 * one, kNear);
+  EXPECT_NEAR(seconds([](plan::UnitPlan& unit) { unit.keep_gathered = false; }), 16 + 10 * one, kNear);
+  EXPECT_NEAR(seconds([](plan::UnitPlan& unit) { unit.recompute = plan::Recompute::kAll; }), 16 + 11 * one,
+              kNear);
+}
+
+TEST(StepTime, PiecesHideAllButAShareOfAnExchange) {
+  const Link link{.bytes_per_second = 16 * 64 * 8 * 4 / 0.5};  // 0.5 s a message, 2 s a pass
+  const auto nothing = [](plan::UnitPlan&) {};
+  const StepTime time = tensor_step(link, nothing, 4);
+  // Forward: max(3, 2) + min(3, 2) / 4; backward: max(6, 2) + min(6, 2) / 4.
+  EXPECT_NEAR(time.seconds, 16 + 0.5 + 0.5, kNear);
+  EXPECT_NEAR(time.stages[0].hidden_exchange, 3, kNear);
+  const Link slow{.bytes_per_second = 16 * 64 * 8 * 4 / 2.0};  // 8 s a pass
+  EXPECT_NEAR(tensor_step(slow, nothing, 4).seconds, 7 + (8 + 3.0 / 4) + (8 + 6.0 / 4), kNear);
+  const Link copies{.bytes_per_second = 16 * 64 * 8 * 4 / 0.5, .transport = "shared memory"};
+  EXPECT_NEAR(tensor_step(copies, nothing, 4).seconds, 16 + 4, kNear);
+}
+
+TEST(StepTime, FasterLinksAreNeverSlower) {
+  for (const auto level :
+       {plan::Level::kReplicate, plan::Level::kZero1, plan::Level::kZero2, plan::Level::kZero3}) {
+    for (const int64_t prefetch : {0, 1, 2}) {
+      for (const int64_t stages : {1, 2}) {
+        Profile profile = profile_of(4, {1, 2}, {3, 5}, {1, 2});
+        plan::Plan plan = plan_of(4, 8, level);
+        plan.prefetch = prefetch;
+        if (stages > 1) plan::set_pipeline(&plan, vit(4), settings_of(stages, 4));
+        plan::set_tensor(&plan, vit(4), {.tensor = 2}, true);
+        double before = std::numeric_limits<double>::infinity();
+        for (double speed = 1e3; speed < 1e9; speed *= 1.7) {
+          set_links(profile, {.latency = 10 / speed, .bytes_per_second = speed});
+          const StepTime time =
+              predict_step(profile, {.plan = plan, .batch = 2, .accumulation = 4, .pieces = 4});
+          EXPECT_LE(time.seconds, before * (1 + 1e-12));
+          before = time.seconds;
+          expect_parts_add_up(time);
+        }
+      }
+    }
+  }
+}
+
+TEST(StepTime, AssumptionsNameTheMeasurementThatWasUsed) {
+  Profile profile = profile_of(1, {1, 2}, {3, 6}, {1.5, 2.5});
+  set_links(profile, {});
+  EXPECT_EQ(predict_step(profile, {.plan = plan_of(1, 2, plan::Level::kZero3)}).assumptions,
+            std::vector<std::string>());
+  EXPECT_EQ(predict_step(profile, {.plan = plan_of(1, 4, plan::Level::kZero3)}).assumptions,
+            (std::vector<std::string>{
+                "all_gather between 4 adjacent ranks of a host: measured with 2 adjacent ranks",
+                "reduce_scatter between 4 adjacent ranks of a host: measured with 2 adjacent ranks"}));
+}
+
+TEST(StepTime, ErrorsNameWhatTheProfileLacks) {
+  Profile profile = profile_of(1, {1, 2}, {3, 6}, {1.5, 2.5});
+  set_links(profile, {});
+  plan::Plan plan = plan_of(1, 16);
+  plan::set_tensor(&plan, vit(1), {.tensor = 16}, true);
+  EXPECT_EQ(error_text([&] { predict_step(profile, {.plan = plan}); }),
+            "[planner.predict_step] the profile has no times of \"blocks.0\" with tensor 16 and recompute "
+            "\"none\"; run tessera plan profile with --tensor 1,16");
+  EXPECT_EQ(error_text([&] {
+              predict_step(profile, {.plan = plan_of(1, 4, plan::Level::kZero3), .ranks_of_host = 2});
+            }),
+            "[planner.predict_step] the profile has no all_gather between 4 ranks of several hosts; give the "
+            "number of ranks of a host, or measure links between hosts");
+  EXPECT_EQ(error_text([&] { predict_step(profile, {.plan = plan_of(2, 1)}); }),
+            "[planner.predict_step] the plan has 4 units: expected the 3 units of the model");
+}
+
+TEST(StepTime, EventsCoverTheStep) {
+  Profile profile = profile_of(2, {1, 2}, {3, 6}, {1.5, 2.5});
+  set_links(profile, {.latency = 0.1});
+  plan::Plan plan = plan_of(2, 4, plan::Level::kZero3);
+  plan::set_pipeline(&plan, vit(2), settings_of(2, 2));
+  const StepTime time = predict_step(profile, {.plan = plan, .accumulation = 2, .record = true});
+  double computed[2] = {0, 0};
+  for (const StepEvent& event : time.events) {
+    EXPECT_LE(event.begin, event.end);
+    EXPECT_LE(event.end, time.seconds + kNear);
+    if (event.track == "compute") computed[event.stage] += event.end - event.begin;
+  }
+  EXPECT_NEAR(computed[0], 2 * (3 + 9), kNear);
+  EXPECT_NEAR(computed[1], 2 * (9 + 4), kNear);
+}
+
+TEST(StepTime, AModelOf120BillionOn4096RanksIsPredictedQuickly) {
+  Profile profile;
+  profile.model = arch::model_config("120B/14");
+  profile.provenance.ranks_of_host = 8;
+  for (const std::string& kind : unit_kinds(profile.model)) {
+    for (const int64_t tensor : {1, 8})
+      profile.units.push_back({kind, tensor, 1, plan::Recompute::kNone, 1e-3, 2e-3, 0});
+  }
+  set_links(profile, {.latency = 1e-5, .bytes_per_second = 5e10, .transport = "NCCL"});
+  for (size_t i = 0; i < 4; ++i) {
+    profile.links.push_back(profile.links[i]);
+    profile.links.back().kind = "hosts";
+  }
+  plan::Plan plan = plan::uniform_plan(profile.model, 4096, plan::Level::kZero1, false, 1);
+  plan::set_pipeline(&plan, profile.model, settings_of(8, 64));
+  plan::set_tensor(&plan, profile.model, {.tensor = 8}, true);
+  const auto begin = std::chrono::steady_clock::now();
+  const StepTime time = predict_step(profile, {.plan = plan, .batch = 1, .accumulation = 64});
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  std::cout << "4,096 ranks, " << plan.units.size() << " units, 8 stages, 64 micro-batches: predicted in "
+            << seconds.count() << " s\n";
+  EXPECT_LT(seconds.count(), 5);
+  EXPECT_GT(time.seconds, 0);
+  expect_parts_add_up(time);
+}
+
+}  // namespace
+}  // namespace tessera::planner
