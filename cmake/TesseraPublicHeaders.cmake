@@ -84,6 +84,7 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/plan/plan.h
   tessera/plan/schedule.h
   tessera/plan/spans.h
+  tessera/recipe/make_plan.h
   tessera/recipe/parameter_groups.h
   tessera/recipe/recipe.h
   tessera/recipe/run_folder.h
