@@ -22,6 +22,7 @@ namespace {
 
 constexpr const char* kWhere = "cli.plan_predict";
 constexpr int64_t kColumns = 96, kPiecesOverNetwork = 4;
+constexpr int64_t kMostUnitPasses = 10'000'000;  // of a step, forward
 constexpr size_t kStagesShown = 16;
 
 std::string number(const char* format, double value) {
@@ -68,10 +69,23 @@ void check_profile(const PredictionQuery& query, const Here& here, const recipe:
     refuse(query, concat("the profile is of another machine: ", escape(from.processor)), here.processor);
   if (!here.build.empty() && from.build != here.build)
     refuse(query, concat("the profile is of another build: ", escape(from.build)), here.build);
+  if (recipe.run.threads > 0 && recipe.run.threads != from.threads)
+    refuse(query, concat("the profile was measured with ", from.threads, " threads per rank"),
+           concat(recipe.run.threads, " (run.threads)"));
   const std::string compute = name_of(recipe.precision.compute);
   if (!compute.empty() && compute != from.compute)
     refuse(query, concat("the profile was measured in ", from.compute),
            concat(compute, " (precision.compute)"));
+}
+
+/// What is simulated lies in memory.
+void check_size(const plan::Plan& plan, int64_t micro_batches) {
+  const int64_t units = std::ssize(plan.units);
+  if (micro_batches <= kMostUnitPasses / units) return;
+  user_error({.where = kWhere,
+              .problem = concat("a step of ", micro_batches, " micro-batches of ", units, " units"),
+              .expected = concat("at most ", kMostUnitPasses / units, " micro-batches"),
+              .hint = "time is proportional to their number: predict fewer"});
 }
 
 int64_t bytes_of(recipe::Dtype dtype, const std::string& automatic) {
@@ -137,6 +151,7 @@ Prediction predict(const PredictionQuery& query, const Here& here) {
   planner::StepQuestion& question = result.question;
   question.plan = recipe::make_plan(recipe, query.ranks);
   result.sizes = recipe::batch_sizes(recipe, question.plan);
+  check_size(question.plan, result.sizes.accumulation);
   question.inputs = inputs_of(recipe, result.profile, result.sizes.accumulation);
   question.batch = result.sizes.per_rank;
   question.accumulation = result.sizes.accumulation;

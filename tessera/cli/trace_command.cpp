@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "tessera/base/error.h"
@@ -38,8 +39,21 @@ std::string read_from(const fs::path& run, const char* name, const char* hint) {
   return read_file(run / name);
 }
 
+/// The trace of a pretended run has one rank, and the plan all.
+void refuse_pretended(const fs::path& run) {
+  std::error_code ignored;
+  if (!fs::is_regular_file(run / "summary.json", ignored)) return;
+  const auto summary = nlohmann::json::parse(read_file(run / "summary.json"), nullptr, false);
+  if (!summary.is_object() || !summary.contains("pretended")) return;
+  user_error({.where = kTrace,
+              .problem = concat(run.string(), " is a run of --pretend-world, whose other ranks did nothing"),
+              .expected = "the folder of a run of real ranks",
+              .hint = concat("open ", (run / "trace.json").string(), " in ui.perfetto.dev")});
+}
+
 int draw_picture(const TraceOptions& options) {
   const fs::path run = options.run;
+  refuse_pretended(run);
   const std::string trace = read_from(run, "trace.json", "train with --trace 10:12 to trace steps 10 to 12");
   const std::string plan_json = read_from(run, "plan.json", "");
   const std::string toml = read_from(run, "recipe.toml", "");

@@ -109,8 +109,11 @@ void StepTrace::write_when_done(bool stop) {
   if (!traced_ || state_.step < traced_->first) return;
   if (state_.step < std::min(traced_->last, last_step_) && !stop) return;
   traced_.reset();
-  const auto events = world_.gather(trace_.events(), "trace");
+  const std::string mine = trace_.events();
+  auto events = world_.gather(mine, "trace");
   if (file_.empty()) return;
+  // Ranks that are pretended answer with this one's.
+  if (std::ranges::all_of(events, [&](const std::string& each) { return each == mine; })) events = {mine};
   try {
     write_file_atomic(file_, trace_document(events));
     log_.info(concat("trace in ", file_.string(), " (open it in ui.perfetto.dev)"));

@@ -46,7 +46,12 @@ class GlooTransport : public Transport {
   }
 
   ~GlooTransport() override {
-    for (Gloo* gloo : {&gathers_, &exchanges_}) gloo->end([this] { return aborted_ || *patience_.failed; });
+    const auto begin = std::chrono::steady_clock::now();
+    for (Gloo* gloo : {&gathers_, &exchanges_}) {
+      gloo->end([this, begin] {
+        return aborted_ || *patience_.failed || std::chrono::steady_clock::now() - begin > kUntilGivenUp;
+      });
+    }
   }
   GlooTransport(const GlooTransport&) = delete;
   GlooTransport& operator=(const GlooTransport&) = delete;
@@ -99,10 +104,12 @@ class GlooTransport : public Transport {
     /// shut down may never end (seen in an exchange: Gloo tells a buffer of a broken connection only where it
     /// knows that the buffer waits), and the group's destructor would wait for it: such a group, with its
     /// threads, stays until the process ends.
-    void end(const std::function<bool()>& have_failed) {
-      if (!backend || all_end_within(kUntilGivenUp, have_failed)) return;
+    void end(const std::function<bool()>& give_up) {
+      if (!backend || all_end_before(give_up)) return;
       connections->shut_down();
-      if (!all_end_within(kUntilLost, [] { return false; })) (void)backend.release();
+      const auto begin = std::chrono::steady_clock::now();
+      const auto is_lost = [begin] { return std::chrono::steady_clock::now() - begin > kUntilLost; };
+      if (!all_end_before(is_lost)) (void)backend.release();
     }
 
    private:
@@ -110,10 +117,9 @@ class GlooTransport : public Transport {
       const auto work = weak.lock();
       return !work || work->isCompleted();
     }
-    bool all_end_within(milliseconds time, const std::function<bool()>& give_up) const {
-      const auto start = std::chrono::steady_clock::now();
+    bool all_end_before(const std::function<bool()>& give_up) const {
       while (!std::ranges::all_of(under_way, has_ended)) {
-        if (give_up() || std::chrono::steady_clock::now() - start > time) return false;
+        if (give_up()) return false;
         std::this_thread::sleep_for(milliseconds(1));
       }
       return true;

@@ -83,6 +83,9 @@ class Pipeline::Running {
   struct Sent {
     mesh::Pending pending;
     at::Tensor message;  // must not change until it has gone
+    // Of activations:
+    size_t part = 0;
+    int64_t micro_batch = -1;
   };
   /// A micro-batch between its forward and its backward pass.
   struct UnderWay {
@@ -136,6 +139,15 @@ class Pipeline::Running {
   /// Messages leave in order, so the oldest is gone first.
   void drop_sent() {
     while (!sent_.empty() && sent_.front().pending.advance()) sent_.pop_front();
+  }
+
+  /// A stage without gradients to wait for would run all its micro-batches at once, and its activations would
+  /// lie here until the next stage asks for them.
+  void wait_until_sent(size_t index, int64_t micro_batch) {
+    for (Sent& one : sent_) {
+      if (one.part == index && one.micro_batch == micro_batch) one.pending.wait();
+    }
+    drop_sent();
   }
 
   static Expected expect(mesh::Group& link, at::Tensor message, const std::string& what) {
@@ -297,6 +309,8 @@ class Pipeline::Running {
       if (!part.has_sent_shape) send_shape(index, output);
       check_gradient(part, output, micro_batch);
       send(*links(index).output, output, name_of("activations", micro_batch));
+      sent_.back().part = index;
+      sent_.back().micro_batch = micro_batch;
     }
     if (!run_.trains) {
       part.notes.erase(micro_batch);
@@ -310,6 +324,7 @@ class Pipeline::Running {
     pipeline_.position_ = position(plan::Direction::kBackward, index, micro_batch);
     Part& part = parts_[index];
     at::Tensor gradient;
+    if (!part.awaits_gradients) wait_until_sent(index, micro_batch);
     if (part.awaits_gradients && links(index).output_gradient != nullptr) {
       gradient = wait_for(oldest(part.expected_gradients), plan::Direction::kBackward, index, micro_batch);
       expect_gradients(index);

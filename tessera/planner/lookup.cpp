@@ -31,6 +31,13 @@ PassTimes UnitTable::at(const std::string& kind, const plan::UnitPlan& unit, int
   const int64_t tensor = unit.layout.tensor;
   if (tensor == 1 && recompute == plan::Recompute::kKeepSums) recompute = plan::Recompute::kAll;  // no sums
   const auto found = times_.find({kind, tensor, recompute});
+  const bool is_measured_kept = times_.contains({kind, tensor, plan::Recompute::kNone});
+  if (found == times_.end() && tensor == 1 && is_measured_kept) {  // a head that a plan file recomputes
+    plan::UnitPlan kept = unit;
+    kept.recompute = plan::Recompute::kNone;
+    const PassTimes times = at(kind, kept, batch);
+    return {times.forward, times.backward + times.forward};
+  }
   if (found == times_.end()) {
     user_error({.where = kWhere,
                 .problem = concat("the profile has no times of \"", kind, "\" with tensor ", tensor,
@@ -111,8 +118,10 @@ LinkCost LinkTable::find(const std::string& operation, const std::string& kind, 
     const std::string transport = shared_memory_ ? "" : " over TCP";
     user_error({.where = kWhere,
                 .problem = concat("the profile has no ", operation, " between ", wanted, transport),
-                .hint = kind == "hosts" ? "give the number of ranks of a host, or measure links between hosts"
-                                        : "run tessera plan profile with more ranks (--procs)"});
+                .hint = kind == "hosts"
+                            ? "give the number of ranks of a host, or measure links between hosts"
+                            : concat("run tessera plan profile with more ranks",
+                                     operation == "send" ? ", an even number" : "", " (--procs)")});
   }
   if (link->kind != kind || link->ranks != ranks) {
     assumptions_.insert(concat(operation, " between ", wanted, ": measured with ", link->ranks, ' ',

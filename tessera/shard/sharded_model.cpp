@@ -210,7 +210,6 @@ void ShardedModel::backward(const PartBackward& pass) {
   if (pass.passed) pass.passed();
   const TraceSpan span("reduce", "finish");
   reductions.finish();
-  if (!pass.last) return;
   const Part& part = parts_[pass.part];
   for (size_t i = part.begin; i < part.trained; ++i) {
     for (Unit* unit : segment_units_[i]) unit->clear_gradient();

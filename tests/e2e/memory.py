@@ -4,9 +4,10 @@
 TESSERA_E2E_MEMORY: "small" the table of layouts, "10B" and "60B" one step of one rank of them, "10B_tensor" of ViT-10B
 whose blocks are cut, "pretend" (default) what --pretend-world writes and refuses.
 """
+import json
 import os
 
-from harness import SOURCE, check, main, scratch, settings, summary, train
+from harness import SOURCE, check, main, scratch, settings, summary, tessera, train
 
 MEDIUM = """
 name = "medium"
@@ -183,7 +184,11 @@ def small_pretended_run():
         check(last["communication"]["rank 6 to rank 2"]["send"]["calls"] == 4, last["communication"])  # gradients
         # The first stage has two micro-batches under way and images, the last one.
         check(last["predicted_memory_bytes"] < first["predicted_memory_bytes"], last, first)
-        check(last["loss"] > 0 and (folder / "last/trace.json").exists(), last)
+        check(last["loss"] > 0, last)
+        ranks = {event["pid"] for event in json.loads((folder / "last/trace.json").read_text())["traceEvents"]}
+        check(ranks == {6}, "the trace has other ranks than the one that ran:", ranks)
+        refused = tessera("trace", "last", folder=folder)
+        check(refused.wait() == 2 and "[trace] last is a run of --pretend-world" in refused.text(), refused.text())
         for words, expected in (
                 (("--pretend-world", 0), "[train] --pretend-world is 0 and --pretend-steps 1: expected at least 2 for "
                                          "--pretend-world"),

@@ -239,6 +239,53 @@ TEST(Pipeline, AFailureEndsAllStagesAtOnce) {
   EXPECT_GE(named, 1);
 }
 
+/// The first stage trains nothing and is quick; the last one is slow. Activations of 4 MiB.
+class FrozenFirstStage : public StageWork {
+ public:
+  FrozenFirstStage(const Pipeline& pipeline, std::atomic<int64_t>& ahead, std::atomic<int64_t>& most)
+      : pipeline_(pipeline), ahead_(ahead), most_(most) {}
+  Note load(int64_t) override { return {1}; }
+  Note pretended_note(int64_t) override { return {1}; }
+  at::Tensor pretended_input(size_t) override { return {}; }
+  at::Tensor forward(const PartPass&, const at::Tensor& x) override {
+    if (pipeline_.is_first()) {
+      most_ = std::max<int64_t>(most_, ++ahead_);
+      return at::ones({1, 1 << 20});
+    }
+    EXPECT_FALSE(x.requires_grad());
+    --ahead_;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return (x * weight).sum();
+  }
+  void backward(const PartPass&, const at::Tensor& output, const at::Tensor& gradient,
+                const std::function<void()>& passed) override {
+    EXPECT_FALSE(gradient.defined());
+    if (output.requires_grad()) output.backward();
+    passed();
+  }
+  at::Tensor weight = at::ones({1}).set_requires_grad(true);
+
+ private:
+  const Pipeline& pipeline_;
+  std::atomic<int64_t>&ahead_, &most_;
+};
+
+// It has no gradients to wait for, and must not make all micro-batches' activations at once.
+TEST(Pipeline, AFrozenStageDoesNotRunAway) {
+  const plan::ScheduleShape shape{plan::Schedule::k1F1B, 2, 1, 32};
+  const plan::Plan plan = plan_of(shape);
+  std::atomic<int64_t> ahead = 0, most = 0;
+  run_stages(plan, [&](mesh::Mesh& mesh) {
+    Pipeline pipeline(plan, mesh);
+    FrozenFirstStage work(pipeline, ahead, most);
+    pipeline.run({plan::schedule_of(shape, pipeline.stage()), shape.micro_batches, 1}, work);
+    if (pipeline.is_last()) {
+      EXPECT_EQ(work.weight.grad().item<double>(), 32.0 * (1 << 20));
+    }
+  });
+  EXPECT_LE(most, 8) << "two in flight, and what the connection holds";
+}
+
 /// Passes that take time: the messages go on meanwhile, and a stage that is ahead does not wait for sends.
 class SlowStages : public ScaledStages {
  public:

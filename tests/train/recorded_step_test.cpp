@@ -165,6 +165,14 @@ TEST(RecordedPass, AccumulatesMicroBatches) {
                   {36});  // the middle ones sooner
 }
 
+// Units at the model's beginning have no backward pass, and their gradient is zero after each micro-batch.
+TEST(RecordedPass, KnowsFrozenUnits) {
+  const std::string frozen = "optimizer.groups=[\"[cp]*: freeze\", \"blocks.0.*: freeze\"]";
+  expect_recorded(make_recipe({frozen}));
+  expect_recorded(make_recipe({frozen, "train.accumulation=3"}), CudaGraphs::kPass, {24});
+  expect_recorded(make_recipe({frozen, "train.accumulation=3"}), CudaGraphs::kStep, {24, 9});
+}
+
 // The last step of an epoch has one image: a micro-batch that is replayed, and a placeholder, which is not,
 // and adds nothing to what the replay left.
 TEST(RecordedPass, EagerPassesFollowReplaysWithinAStep) {
