@@ -47,7 +47,8 @@ std::shared_ptr<PredictOptions> add_options(CLI::App* command) {
       ->check(CLI::Range(int64_t{1}, kMostPredictedRanks));
   command->add_option("--set", query.sets, "Override a key of the recipe: KEY=VALUE; may be repeated")
       ->allow_extra_args(false);
-  command->add_flag("--force", query.force, "Accept a profile of another machine, build or compute dtype");
+  command->add_flag("--force", query.force,
+                    "Accept a profile of another machine, build, compute dtype or number of threads");
   return options;
 }
 

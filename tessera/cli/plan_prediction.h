@@ -24,7 +24,7 @@ struct PredictionQuery {
   std::vector<std::string> sets;  // KEY=VALUE for the recipe
   int64_t ranks = 1;
   int64_t ranks_per_host = 0;  // 0: as many as the profile was measured with
-  bool force = false;          // accept a profile of another machine, build or compute dtype
+  bool force = false;          // accept a profile of another machine, build, dtype, threads
   bool record = false;         // for a trace
 };
 
@@ -39,7 +39,7 @@ struct Prediction {
 };
 
 /// Reads recipe and profile and predicts a step. Errors: UserError of the files; a profile of another model;
-/// and, without `force`, of another machine, build or compute dtype.
+/// and, without `force`, of another machine, build, compute dtype or number of threads.
 Prediction predict(const PredictionQuery& query, const Here& here);
 
 /// The table for people: seconds by part of the slowest stage, images per second, bytes, memory per stage.
