@@ -8,7 +8,6 @@
 #include <unordered_map>
 
 #include "tessera/base/error.h"
-#include "tessera/eager/executable_plan.h"
 #include "tessera/eager/recorded_step.h"
 #include "tessera/eager/step_end.h"
 #include "tessera/eager/task.h"
@@ -16,6 +15,7 @@
 #include "tessera/ops/cpu.h"
 #include "tessera/ops/host_values.h"
 #include "tessera/plan/spans.h"
+#include "tessera/recipe/executable_plan.h"
 #include "tessera/recipe/parameter_groups.h"
 #include "tessera/shard/cut_parameters.h"
 
@@ -130,7 +130,7 @@ std::vector<shard::Segment> segments_of(TrainState& state) {
 /// All but what trains it.
 std::unique_ptr<TrainState> build(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
                                   const shard::Precision& precision, at::Device device) {
-  check_executable(plan);
+  recipe::check_executable(plan);
   auto state = std::make_unique<TrainState>();
   state->recipe = recipe;
   state->plan = plan;

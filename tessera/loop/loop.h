@@ -29,8 +29,8 @@ struct LoopInput {
   std::filesystem::path checkpoints;  // their folder
   std::function<bool()> stop_requested;
   int64_t steps_only = 0;  // > 0: so many steps and nothing else, no evaluation, no checkpoint
-  std::filesystem::path trace_file =
-      {};  // of the steps that the recipe traces; empty: another rank writes it
+  /// Of the steps that the recipe traces; empty: another rank writes it.
+  std::filesystem::path trace_file = {};
 };
 
 struct LoopResult {

@@ -10,7 +10,8 @@
 // computes: a message travels beside the passes. The first note of a run is preceded by the length of all
 // notes, the first activation by its shape, and by whether a gradient is to come back: none does where no
 // stage so far trains anything.
-// Nothing waits for a send, but for the end of a run.
+// Nothing waits for a send, but for the end of a run, and a stage that trains nothing: it has no gradients to
+// wait for, and would run all its micro-batches ahead.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -11,7 +11,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/data/loader.h"
-#include "tessera/eager/executable_plan.h"
 #include "tessera/eager/init_from.h"
 #include "tessera/eager/mesh_world.h"
 #include "tessera/eager/session.h"
@@ -19,6 +18,7 @@
 #include "tessera/eager/teacher.h"
 #include "tessera/loop/train_step.h"
 #include "tessera/mesh/thread_ranks.h"
+#include "tessera/recipe/executable_plan.h"
 #include "tessera/train/prepared.h"
 
 namespace tessera::train {
@@ -42,7 +42,7 @@ void check_layout(const Layout& layout, bool float64) {
   const recipe::Recipe& recipe = layout.recipe;
   if (recipe.run.device == recipe::DeviceKind::kCuda)
     refuse(concat("run.device is cuda (", quoted(layout), ")"), "cpu: layouts are compared on the CPU");
-  eager::check_executable(layout.plan);
+  recipe::check_executable(layout.plan);
   if (float64 && !arch::buffers(recipe.model).empty()) {
     refuse(concat("--float64 does not cover BatchNorm, which computes in float32, and the model is ",
                   arch::describe(recipe.model)),

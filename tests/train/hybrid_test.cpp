@@ -5,7 +5,7 @@
 
 #include "small_run.h"
 #include "tessera/base/file.h"
-#include "tessera/eager/executable_plan.h"
+#include "tessera/recipe/executable_plan.h"
 #include "tests/error_text.h"
 
 namespace tessera::train {
@@ -122,7 +122,7 @@ TEST(ExecutablePlan, RefusesWhatNothingExecutesByName) {
     plan::Plan plan = make_plan(recipe, 4);
     change(plan);
     plan::check(plan, "p.json");  // sound, but for other programs
-    const std::string text = error_text([&] { check_executable(plan); });
+    const std::string text = error_text([&] { recipe::check_executable(plan); });
     const auto mesh = mesh::Mesh::pretend(0, {{"shard", 4}});
     EXPECT_EQ(error_text([&] { assemble(recipe, plan, *mesh, true); }), text);
     return text;
@@ -140,7 +140,7 @@ TEST(ExecutablePlan, RefusesWhatNothingExecutesByName) {
                 "expected \"none\" or "
                 "\"all\"");
   EXPECT_EQ(error_text([&] {
-              check_executable(make_plan(make_recipe({kTwo, "shard.recompute=true"}), 4));
+              recipe::check_executable(make_plan(make_recipe({kTwo, "shard.recompute=true"}), 4));
             }),
             "no error");
 }
