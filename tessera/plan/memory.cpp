@@ -180,6 +180,20 @@ std::vector<arch::TensorShare> tensor_shares(const Plan& plan, int64_t rank, boo
   return shares;
 }
 
+/// Of one image: what the unit's reduce-scatters sent and backward reads again.
+double sums_of(const UnitPlan& unit, const arch::UnitActivations& of) {
+  return unit.recompute == Recompute::kKeepSums ? of.sums : 0;
+}
+
+/// Of one image: what waits for the unit's backward pass.
+double kept_of(const UnitPlan& unit, const arch::UnitActivations& of) {
+  return unit.recomputes() ? of.input + sums_of(unit, of) : of.all;
+}
+
+double states_of(const SizedUnit& unit, const Plan& plan, const CostInputs& inputs) {
+  return (1 + inputs.kept_values) * kFloatBytes * split_of(unit, plan).shard;
+}
+
 /// What one micro-batch takes, for passes_under_way().
 struct MicroBatchBytes {
   const std::vector<double>& kept;                  // by unit of the plan, what waits for backward
@@ -234,7 +248,7 @@ Memory training_memory(const arch::ModelConfig& config, const Plan& plan, CostIn
   double lasting = 0;                                // gradients that are held throughout
   double again = 0, passing = 0;  // activations that are made again, and those of a frozen unit's forward
   for (const SizedUnit& unit : units) {
-    memory.states += (1 + inputs.kept_values) * kFloatBytes * split_of(unit, plan).shard;
+    memory.states += states_of(unit, plan, inputs);
     const double gradients = gradient_bytes(unit, plan, inputs.accumulates);
     const bool lasts = inputs.accumulates || unit.plan.offload != Offload::kNone;
     (lasts ? lasting : coming[unit.index]) += gradients;
@@ -248,9 +262,8 @@ Memory training_memory(const arch::ModelConfig& config, const Plan& plan, CostIn
       passing = std::max(passing, images * of.all);
       continue;
     }
-    const double sums = unit.recompute == Recompute::kKeepSums ? of.sums : 0;
-    kept[i] = images * (unit.recomputes() ? of.input + sums : of.all);
-    if (unit.recomputes()) again = std::max(again, images * (of.again - sums));
+    kept[i] = images * kept_of(unit, of);
+    if (unit.recomputes()) again = std::max(again, images * (of.again - sums_of(unit, of)));
   }
   memory.gradients = lasting + beyond_activations(kept, coming);
   const double image = images * image_bytes(config);
@@ -295,7 +308,7 @@ std::vector<Memory> predict_stage_memory(const arch::ModelConfig& config, const 
                                          const CostInputs& inputs, int64_t batch) {
   check_units("plan.predict_memory", config, plan);
   std::vector<Memory> most(static_cast<size_t>(plan.stages));
-  for (const int64_t rank : distinct_ranks(plan)) {
+  for (const int64_t rank : distinct_ranks(config, plan)) {
     const Memory one = training_memory(config, plan, inputs, batch, rank);
     Memory& stage = most[static_cast<size_t>(stage_of(plan, rank))];
     if (one.total() > stage.total()) stage = one;
@@ -303,11 +316,32 @@ std::vector<Memory> predict_stage_memory(const arch::ModelConfig& config, const 
   return most;
 }
 
+std::vector<UnitMemory> unit_memory(const arch::ModelConfig& config, const Plan& plan,
+                                    const CostInputs& inputs, int64_t batch, int64_t rank) {
+  const auto compute = static_cast<double>(inputs.compute_bytes);
+  const arch::Activations model = arch::activations(config, compute, inputs.keeps_activations,
+                                                    tensor_shares(plan, rank, /*inference=*/false));
+  std::vector<UnitMemory> units;
+  for (const SizedUnit& sized : sized_units(config, plan, rank)) {
+    const bool is_new = units.empty() || sized.plan.name == plan.units[sized.index].name;
+    if (is_new) units.emplace_back();
+    UnitMemory& unit = units.back();
+    const Split split = split_of(sized, plan);
+    unit.lasting += states_of(sized, plan, inputs) + kept_bytes(sized, plan, compute);
+    if (inputs.accumulates) unit.lasting += gradient_bytes(sized, plan, true);
+    if (split.shards > 1 && sized.plan.level < Level::kZero3) unit.lasting += compute * split.all;
+    if (is_new && static_cast<int64_t>(sized.index) >= inputs.frozen_units) {
+      unit.kept = static_cast<double>(batch) * kept_of(plan.units[sized.index], model.units[sized.index]);
+    }
+  }
+  return units;
+}
+
 double inference_bytes(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                        int64_t batch) {
   check_units("plan.inference_bytes", config, plan);
   double most = 0;
-  for (const int64_t rank : distinct_ranks(plan))
+  for (const int64_t rank : distinct_ranks(config, plan))
     most = std::max(most, inference_memory(config, plan, inputs, batch, rank));
   return most;
 }
@@ -315,7 +349,7 @@ double inference_bytes(const arch::ModelConfig& config, const Plan& plan, const 
 double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kept_values) {
   check_units("plan.saved_bytes", config, plan);
   double most = 0;
-  for (const int64_t rank : distinct_ranks(plan)) {
+  for (const int64_t rank : distinct_ranks(config, plan)) {
     double numbers = 0, buffers = 0;
     for (const SizedUnit& unit : sized_units(config, plan, rank)) {
       numbers += split_of(unit, plan).shard;

@@ -33,6 +33,18 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const C
 std::vector<Memory> predict_stage_memory(const arch::ModelConfig& config, const Plan& plan,
                                          const CostInputs& inputs, int64_t batch);
 
+/// What of a unit's memory adds up over the units of a stage.
+struct UnitMemory {
+  double lasting = 0;  // states, values in the compute dtype, gradients of several micro-batches
+  double kept = 0;     // activations that wait for backward, of each micro-batch under way
+};
+
+/// Of the units of the rank's stage, in the order of the plan. Sums of `lasting`, and of `kept` times the
+/// micro-batches under way, are at most what predict_stage_memory() says of the stage. Requires: the plan's
+/// units are the model's.
+std::vector<UnitMemory> unit_memory(const arch::ModelConfig& config, const Plan& plan,
+                                    const CostInputs& inputs, int64_t batch, int64_t rank);
+
 /// Predicts the bytes per rank of a model used for inference only, such as a teacher: a shard of its weights,
 /// units gathered at once, and the activations of the unit that needs most for `batch` images. Errors: as
 /// predict_memory.

@@ -40,6 +40,26 @@ std::map<std::string, UnitSize> unit_sizes(const arch::ModelConfig& config, cons
   return sizes;
 }
 
+/// For each position in a tensor group of `degree` ranks, the first position that holds as much of every
+/// parameter.
+std::vector<int64_t> first_alike(const arch::ModelConfig& config, int64_t degree) {
+  std::vector<arch::ParameterSpec> kinds;  // of one shape and cut, once
+  for (const arch::ParameterSpec& spec : arch::parameters(config)) {
+    const auto same = [&](const arch::ParameterSpec& other) {
+      return other.shape == spec.shape && other.cut == spec.cut;
+    };
+    if (spec.is_cut() && std::ranges::none_of(kinds, same)) kinds.push_back(spec);
+  }
+  std::map<std::vector<std::vector<int64_t>>, int64_t> first;
+  std::vector<int64_t> alike;
+  for (int64_t position = 0; position < degree; ++position) {
+    std::vector<std::vector<int64_t>> shapes;
+    for (const arch::ParameterSpec& spec : kinds) shapes.push_back(arch::shape_of(spec, degree, position));
+    alike.push_back(first.try_emplace(std::move(shapes), position).first->second);
+  }
+  return alike;
+}
+
 }  // namespace
 
 std::vector<SizedUnit> sized_units(const arch::ModelConfig& config, const Plan& plan, int64_t rank) {
@@ -57,10 +77,14 @@ std::vector<SizedUnit> sized_units(const arch::ModelConfig& config, const Plan& 
   return units;
 }
 
-std::vector<int64_t> distinct_ranks(const Plan& plan) {
+std::vector<int64_t> distinct_ranks(const arch::ModelConfig& config, const Plan& plan) {
   std::set<Span> spans;
   for (const UnitPlan& unit : plan.units) {
     if (unit.is_cut()) spans.insert(tensor_span(plan, unit));
+  }
+  std::map<int64_t, std::vector<int64_t>> alike;  // by degree
+  for (const Span& span : spans) {
+    if (!alike.contains(span.size)) alike[span.size] = first_alike(config, span.size);
   }
   std::set<std::vector<int64_t>> seen;
   std::vector<int64_t> ranks;
@@ -68,7 +92,8 @@ std::vector<int64_t> distinct_ranks(const Plan& plan) {
   const int64_t step = spans.empty() ? plan.stage_ranks() : 1;
   for (int64_t rank = 0; rank < plan.world; rank += step) {
     std::vector<int64_t> positions = {stage_of(plan, rank)};
-    for (const Span& span : spans) positions.push_back(position_in(span, rank));
+    for (const Span& span : spans)
+      positions.push_back(alike[span.size][static_cast<size_t>(position_in(span, rank))]);
     if (seen.insert(std::move(positions)).second) ranks.push_back(rank);
   }
   return ranks;

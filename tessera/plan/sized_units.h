@@ -29,9 +29,9 @@ struct SizedUnit {
 /// Of `rank`, those of its stage, in the order of the plan. Requires: the plan's units are the model's.
 std::vector<SizedUnit> sized_units(const arch::ModelConfig& config, const Plan& plan, int64_t rank);
 
-/// Ranks of which no two are of the same stage and have the same position in every tensor group, in rising
-/// order: one for each combination of positions. All other ranks hold as much as one of them.
-std::vector<int64_t> distinct_ranks(const Plan& plan);
+/// Ranks of which no two are of the same stage and hold equal parts of every unit, in rising order: one for
+/// each combination of parts. All other ranks hold as much as one of them.
+std::vector<int64_t> distinct_ranks(const arch::ModelConfig& config, const Plan& plan);
 
 /// The virtual stage that a unit is in, by its index in Plan::units.
 int64_t virtual_stage_of(const Plan& plan, size_t unit);

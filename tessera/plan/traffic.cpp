@@ -96,7 +96,7 @@ std::vector<UnitMessages> unit_messages(const arch::ModelConfig& config, const P
 std::vector<std::vector<UnitMessages>> stage_messages(const arch::ModelConfig& config, const Plan& plan,
                                                       const CostInputs& inputs) {
   std::vector<std::vector<UnitMessages>> stages(static_cast<size_t>(plan.stages));
-  for (const int64_t rank : distinct_ranks(plan)) {
+  for (const int64_t rank : distinct_ranks(config, plan)) {
     const std::vector<UnitMessages> of_rank = unit_messages(config, plan, inputs, rank);
     std::vector<UnitMessages>& most = stages[static_cast<size_t>(stage_of(plan, rank))];
     if (most.empty()) most = of_rank;
@@ -166,7 +166,7 @@ StepTraffic step_traffic(const arch::ModelConfig& config, const Plan& plan, cons
   const auto micro_batches = static_cast<double>(accumulation);
   const double images = static_cast<double>(batch) * micro_batches;
   StepTraffic most;
-  for (const int64_t rank : distinct_ranks(plan)) {
+  for (const int64_t rank : distinct_ranks(config, plan)) {
     StepTraffic one = traffic_of_rank(unit_messages(config, plan, inputs, rank), plan, micro_batches);
     const int64_t stage = stage_of(plan, rank);
     for (size_t i = 0; i < plan.units.size(); ++i) {

@@ -60,6 +60,24 @@ PassTimes UnitTable::at(const std::string& kind, const plan::UnitPlan& unit, int
           on_line(images, {first, below->second.backward}, {second, above->second.backward})};
 }
 
+namespace {
+
+/// One all-gather and one reduce-scatter for every pair of layers that is cut.
+std::vector<double> exchanges_of(const arch::ModelConfig& model) {
+  std::map<std::string, double> matrices;  // by unit; two a pair
+  for (const arch::ParameterSpec& spec : arch::parameters(model)) {
+    if (spec.is_cut() && spec.shape.size() == 2) ++matrices[spec.unit];
+  }
+  std::vector<double> exchanges;
+  for (const std::string& name : arch::unit_names(model)) exchanges.push_back(matrices[name]);
+  return exchanges;
+}
+
+}  // namespace
+
+ProfileTables::ProfileTables(const Profile& of)
+    : profile(of), kinds(unit_kinds(of.model)), exchanges(exchanges_of(of.model)), units(of) {}
+
 LinkTable::LinkTable(const Profile& profile, const plan::Plan& plan, int64_t ranks_of_host,
                      bool shared_memory)
     : profile_(profile), plan_(plan), ranks_of_host_(ranks_of_host), shared_memory_(shared_memory) {}

@@ -34,6 +34,16 @@ class UnitTable {
   std::map<Key, std::map<int64_t, PassTimes>> times_;  // by batch
 };
 
+/// What is looked up of a profile for every plan.
+struct ProfileTables {
+  explicit ProfileTables(const Profile& profile);
+  const Profile& profile;
+  std::vector<std::string> kinds;  // unit_kinds()
+  std::vector<double>
+      exchanges;  // all-gathers and reduce-scatters of each unit's forward pass, where it is cut
+  UnitTable units;
+};
+
 /// How messages of a group travel.
 struct LinkCost {
   double latency = 0, bytes_per_second = 1;

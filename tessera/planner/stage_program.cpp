@@ -2,42 +2,18 @@
 #include "tessera/planner/stage_program.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/plan/spans.h"
+#include "tessera/planner/unit_cost.h"
 
 namespace tessera::planner {
 namespace {
 
 using plan::Level;
 using Kind = Operation::Kind;
-
-/// Seconds of one unit's passes, with exchanges as if nothing hid them.
-struct UnitCost {
-  double forward = 0, backward = 0;                    // computation
-  double exchange_forward = 0, exchange_backward = 0;  // that computation waits for
-  double hidden_forward = 0, hidden_backward = 0;      // the rest of the exchanges
-};
-
-/// All-gathers and reduce-scatters of a unit's forward pass: one of each for every layer pair that is cut.
-double exchanges_of_forward(const arch::ModelConfig& model, const std::string& unit) {
-  int64_t matrices = 0;
-  for (const arch::ParameterSpec& spec : arch::parameters(model)) {
-    if (spec.unit == unit && spec.is_cut() && spec.shape.size() == 2) ++matrices;
-  }
-  return static_cast<double>(matrices);  // two matrices a pair, two exchanges a pair
-}
-
-/// Time that a message and the computation beside it take together, if both begin at once.
-double together(double compute, double message, const Profile& profile) {
-  const double slow_compute = compute * profile.compute_slowdown,
-               slow_message = message * profile.link_slowdown;
-  return slow_compute <= slow_message ? slow_compute + message - slow_compute / profile.link_slowdown
-                                      : slow_message + compute - slow_message / profile.compute_slowdown;
-}
 
 class Writer {
  public:
@@ -51,7 +27,9 @@ class Writer {
       of_unit_[messages_[i].index].push_back(i);
       if (messages_[i].shard.size == 1) gathered_[i].state = Gathered::kThere;
     }
-    for (const auto& [index, entries] : of_unit_) unit_costs_[index] = cost_of(index);
+    for (const auto& [index, entries] : of_unit_) {
+      unit_costs_[index] = unit_cost(costs.tables, costs.question, costs.links, stage, index);
+    }
   }
 
   StageProgram write() {
@@ -59,7 +37,7 @@ class Writer {
     for (const plan::UnitMessages& unit : messages_) owned += unit.trained ? unit.owned : 0;
     add({.kind = Kind::kCompute,
          .part = Part::kOptimizer,
-         .seconds = owned * costs_.profile.optimizer_seconds});
+         .seconds = owned * costs_.profile().optimizer_seconds});
     const std::vector<plan::Action>& actions = costs_.actions[static_cast<size_t>(stage_)];
     for (size_t i = 0; i < actions.size(); ++i) {
       const bool forward = actions[i].direction == plan::Direction::kForward;
@@ -84,42 +62,6 @@ class Writer {
   void add(const Operation& operation) {
     const bool passes_time = operation.kind == Kind::kCompute || operation.kind == Kind::kOccupy;
     if (!passes_time || operation.seconds > 0) program_.operations.push_back(operation);
-  }
-
-  // ---- costs of units
-
-  UnitCost cost_of(size_t index) {
-    const plan::UnitPlan& unit = plan_.units[index];
-    const PassTimes times = costs_.units.at(costs_.kinds[index], unit, costs_.question.batch);
-    UnitCost cost{.forward = times.forward, .backward = times.backward};
-    if (!unit.is_cut()) return cost;
-    const plan::PassBytes bytes =
-        plan::exchanged_by_pass(costs_.profile.model, plan_, index, costs_.question.inputs);
-    if (bytes.forward == 0) return cost;
-    const LinkCost link = costs_.links.of_group("exchange", tensor_span(plan_, unit), stage_);
-    const double sent = static_cast<double>((unit.layout.tensor - 1) * costs_.question.batch);
-    const double messages = exchanges_of_forward(costs_.profile.model, unit.name);
-    const double backward_messages = std::round(messages * bytes.backward / bytes.forward);
-    const auto pieces = static_cast<double>(link.own_time ? 1 : pieces_of_exchange());
-    const double forward = link.seconds(bytes.forward * sent, messages * pieces),
-                 backward = link.seconds(bytes.backward * sent, backward_messages * pieces);
-    cost.exchange_forward = exposed(times.forward, forward, pieces);
-    cost.exchange_backward = exposed(times.backward, backward, pieces);
-    cost.hidden_forward = std::max(forward - cost.exchange_forward, 0.0);
-    cost.hidden_backward = std::max(backward - cost.exchange_backward, 0.0);
-    return cost;
-  }
-
-  int64_t pieces_of_exchange() const {
-    const StepQuestion& question = costs_.question;
-    return std::max<int64_t>(std::min(question.pieces, question.batch), 1);
-  }
-
-  /// In c pieces all but a share of 1/c of computation and exchange can go on at the same time.
-  double exposed(double compute, double exchange, double pieces) const {
-    if (pieces == 1) return exchange;
-    const double share = 1 - 1 / pieces;
-    return exchange / pieces + together(compute * share, exchange * share, costs_.profile) - compute * share;
   }
 
   // ---- messages
@@ -245,7 +187,7 @@ class Writer {
     add({.kind = Kind::kCompute,
          .part = Part::kAccumulate,
          .unit = static_cast<int32_t>(unit),
-         .seconds = values * costs_.profile.accumulate_seconds});
+         .seconds = values * costs_.profile().accumulate_seconds});
   }
 
   // ---- passes
@@ -257,7 +199,7 @@ class Writer {
     const auto [known, is_new] = passed_.try_emplace(into_virtual_stage);
     if (is_new) {
       known->second =
-          plan::passed_into(costs_.profile.model, plan_, into_virtual_stage, costs_.question.inputs);
+          plan::passed_into(costs_.profile().model, plan_, into_virtual_stage, costs_.question.inputs);
     }
     const plan::PassBytes bytes = known->second;
     const double sent =

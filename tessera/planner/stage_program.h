@@ -46,14 +46,13 @@ struct StageProgram {
 
 /// Everything that does not depend on the stage.
 struct StepCosts {
-  const Profile& profile;
+  const ProfileTables& tables;
   const StepQuestion& question;
-  std::vector<std::string> kinds;                         // unit_kinds()
   std::vector<std::vector<plan::UnitMessages>> messages;  // plan::stage_messages()
   std::vector<std::vector<plan::Action>> actions;         // of each stage
   int64_t micro_batches = 1;
-  UnitTable units;
   LinkTable links;
+  const Profile& profile() const { return tables.profile; }
 };
 
 /// Errors: as predict_step().

@@ -149,8 +149,8 @@ class Stage {
     return std::ranges::any_of(channels_, [](const Channel& channel) { return !channel.queue.empty(); });
   }
   /// Seconds that a second of computation takes.
-  double compute_rate() const { return computes() && has_messages() ? costs_.profile.compute_slowdown : 1; }
-  double message_rate() const { return computes() ? costs_.profile.link_slowdown : 1; }
+  double compute_rate() const { return computes() && has_messages() ? costs_.profile().compute_slowdown : 1; }
+  double message_rate() const { return computes() ? costs_.profile().link_slowdown : 1; }
 
   void spend(double passed, double rate) {
     const Operation& operation = current();

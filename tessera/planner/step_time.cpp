@@ -23,16 +23,15 @@ std::vector<std::vector<plan::Action>> actions_of(const StepQuestion& question) 
   return {actions};
 }
 
-StepCosts costs_of(const Profile& profile, const StepQuestion& question) {
+StepCosts costs_of(const ProfileTables& tables, const StepQuestion& question) {
+  const Profile& profile = tables.profile;
   const int64_t of_host =
       question.ranks_of_host > 0 ? question.ranks_of_host : profile.provenance.ranks_of_host;
-  return {.profile = profile,
+  return {.tables = tables,
           .question = question,
-          .kinds = unit_kinds(profile.model),
           .messages = plan::stage_messages(profile.model, question.plan, question.inputs),
           .actions = actions_of(question),
           .micro_batches = question.plan.stages > 1 ? question.plan.micro_batches : question.accumulation,
-          .units = UnitTable(profile),
           .links = LinkTable(profile, question.plan, of_host, question.shared_memory)};
 }
 
@@ -48,8 +47,8 @@ int64_t most_in_flight(const std::vector<plan::Action>& actions) {
 /// Adds what the simulation leaves out: the end of the step, and data that come more slowly than the step
 /// goes.
 void add_rest(const StepCosts& costs, StepTime& time) {
-  const double rest = costs.profile.step_seconds;
-  const double loaded = costs.profile.data_seconds * static_cast<double>(costs.question.batch) *
+  const double rest = costs.profile().step_seconds;
+  const double loaded = costs.profile().data_seconds * static_cast<double>(costs.question.batch) *
                         static_cast<double>(costs.micro_batches);
   const double data = std::max(loaded - time.seconds - rest, 0.0);
   time.seconds += rest + data;
@@ -67,10 +66,14 @@ double StepParts::total() const {
 }
 
 StepTime predict_step(const Profile& profile, const StepQuestion& question) {
+  return predict_step(ProfileTables(profile), question);
+}
+
+StepTime predict_step(const ProfileTables& tables, const StepQuestion& question) {
   plan::check(question.plan, "the plan");
-  plan::check_units("planner.predict_step", profile.model, question.plan);
+  plan::check_units("planner.predict_step", tables.profile.model, question.plan);
   TESSERA_CHECK(question.batch >= 1 && question.accumulation >= 1, question.batch, question.accumulation);
-  StepCosts costs = costs_of(profile, question);
+  StepCosts costs = costs_of(tables, question);
   std::vector<StageProgram> programs;
   for (int64_t stage = 0; stage < question.plan.stages; ++stage)
     programs.push_back(stage_program(costs, stage));

@@ -72,4 +72,8 @@ struct StepTime {
 /// plan's units are not the model's, or when the plan's layout contradicts itself.
 StepTime predict_step(const Profile& profile, const StepQuestion& question);
 
+struct ProfileTables;
+/// The same, for many plans of one profile (lookup.h).
+StepTime predict_step(const ProfileTables& tables, const StepQuestion& question);
+
 }  // namespace tessera::planner
