@@ -11,6 +11,7 @@
 #include <iostream>
 #include <numeric>
 
+#include "small_vit.h"
 #include "tessera/plan/schedule.h"
 #include "tests/error_text.h"
 
@@ -19,21 +20,6 @@ namespace {
 
 constexpr double kFast = 1e300;  // bytes per second
 constexpr double kNear = 1e-9;
-
-/// All blocks are of one kind, since the head reads every token.
-arch::VitConfig vit(int64_t depth) {
-  arch::VitConfig config;
-  config.image_size = 32;
-  config.patch_size = 8;
-  config.width = 64;
-  config.depth = depth;
-  config.heads = 4;
-  config.mlp_width = 256;
-  config.classes = 10;
-  config.pool = arch::Pool::kAverage;
-  config.class_token = false;
-  return config;
-}
 
 // Values of its units.
 constexpr double kStem = 64 * 3 * 64 + 64 + 16 * 64;

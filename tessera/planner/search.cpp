@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Note [How the search goes]: first the plans whose blocks all have one layout, in the order of their lower
+// bounds, until a bound is no better than the best simulated step. Then frames (stages, micro-batches, order
+// of passes) whose bound over all layouts of units is better than that, in the order of these bounds:
+// search_layers.h. What is left gives the lower bound of the answer.
+#include "tessera/planner/search.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <memory>
+
+#include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/planner/candidates.h"
+#include "tessera/planner/search_layers.h"
+#include "tessera/planner/stage_bounds.h"
+
+namespace tessera::planner {
+namespace {
+
+/// Plans of one frame with one layout for all blocks.
+struct Uniform {
+  double bound = 0;  // seconds of an image
+  size_t frame = 0, choice = 0;
+  double memory = 0;  // bytes of a rank, at least
+};
+
+class Search {
+ public:
+  Search(const ProfileTables& tables, const SearchQuestion& question)
+      : tables_(tables),
+        question_(question),
+        candidates_(tables, question),
+        frames_(frames_of(tables, question)),
+        units_(tables.kinds.size()) {
+    if (frames_.empty()) {
+      user_error(
+          {.where = "planner.search",
+           .problem = concat("no number of stages and micro-batches divides ", question.ranks,
+                             " ranks and a batch of ", question.batches.front(), " images"),
+           .expected = "a batch that is a multiple of the ranks of a stage, in the micro-batches given",
+           .hint = "change train.batch, or leave out the micro-batches and images that are given"});
+    }
+    for (const Frame& frame : frames_) bounds_.push_back(frame_bounds(tables, question, frame));
+  }
+
+  SearchResult run() {
+    std::vector<Uniform> uniform = all_uniform();
+    std::ranges::sort(uniform, {}, &Uniform::bound);
+    double open = try_uniform(uniform);
+    if (question_.layer_by_layer) open = std::min(open, try_layers());
+    if (candidates_.best() == std::numeric_limits<double>::infinity()) try_smallest(std::move(uniform));
+    const bool timed_out = candidates_.is_time_up();
+    SearchResult result = candidates_.take();
+    result.timed_out = timed_out;
+    if (!result.best.empty()) result.lower_bound = std::min(open, result.best.front().seconds_per_image());
+    result.restrictions = restrictions_of(tables_, question_);
+    return result;
+  }
+
+ private:
+  static constexpr double kNearlyBest = 1 - 1e-9;
+
+  ChoiceWorks& works_of(int64_t stages) {
+    std::unique_ptr<ChoiceWorks>& works = works_[stages];
+    if (!works) works = std::make_unique<ChoiceWorks>(tables_, question_, stages);
+    return *works;
+  }
+
+  /// Where virtual stages of about the same FLOPs begin.
+  const std::vector<int64_t>& even_cut(int64_t parts) {
+    std::vector<int64_t>& cut = even_cuts_[parts];
+    if (cut.empty())
+      cut = parts == 1 ? std::vector<int64_t>{0} : plan::cut_by_cost(tables_.profile.model, parts);
+    return cut;
+  }
+
+  size_t choice_of(const ChoiceWorks& works, size_t unit, size_t choice) const {
+    if (works.choices().allowed[unit][choice]) return choice;
+    return works.index_of(without_cut(works.choices().all[choice]));
+  }
+
+  /// Sums of every virtual stage.
+  std::vector<StageSum> sums_of(ChoiceWorks& works, const Frame& frame, size_t choice) {
+    const auto& of = works.of(frame.images, frame.micro_batches > 1);
+    const std::vector<BoundForm> forms = forms_of_one_channel(tables_.profile).forward;
+    const plan::Span channel = channel_of_blocks(works, of, choice);
+    const std::vector<int64_t>& cut = even_cut(frame.stages * frame.virtual_stages);
+    std::vector<StageSum> stages(cut.size());
+    for (size_t s = 0; s < cut.size(); ++s) {
+      const auto begin = static_cast<size_t>(cut[s]);
+      const size_t end = s + 1 < cut.size() ? static_cast<size_t>(cut[s + 1]) : units_;
+      std::vector<StageSum> by_form(forms.size());
+      for (size_t i = begin; i < end; ++i) {
+        const UnitWork& work = of[choice_of(works, i, choice)][i];
+        for (size_t f = 0; f < forms.size(); ++f) {
+          BoundForm form = forms[f];
+          if (work.channel != channel) form.gathers = form.sums = form.copies = 0;
+          add_unit(&by_form[f], work, {i == begin, i + 1 == end}, {form, form});
+        }
+      }
+      stages[s] = by_form[0];
+      for (const StageSum& sum : by_form) {
+        for (size_t pass = 0; pass < kPasses; ++pass)
+          stages[s].passes[pass] = std::max(stages[s].passes[pass], sum.passes[pass]);
+        stages[s].sent = std::max(stages[s].sent, sum.sent);
+        stages[s].last_sent = std::max(stages[s].last_sent, sum.last_sent);
+      }
+    }
+    return stages;
+  }
+
+  plan::Span channel_of_blocks(const ChoiceWorks& works, const std::vector<std::vector<UnitWork>>& of,
+                               size_t choice) const {
+    for (size_t i = 1; i + 1 < units_; ++i)
+      if (works.choices().allowed[i][choice]) return of[choice][i].channel;
+    return {};
+  }
+
+  double memory_of(const std::vector<StageSum>& stages, const FrameBounds& frame) const {
+    double most = 0;
+    const size_t ranks = frame.under_way.size();
+    for (size_t s = 0; s < ranks; ++s) {
+      double own = 0;
+      for (size_t part = s; part < stages.size(); part += ranks) {
+        const plan::UnitMemory& memory = stages[part].memory;
+        own += memory.lasting + static_cast<double>(frame.under_way[s]) * memory.kept;
+      }
+      most = std::max(most, own);
+    }
+    return most;
+  }
+
+  std::vector<Uniform> all_uniform() {
+    std::vector<Uniform> all;
+    for (size_t f = 0; f < frames_.size(); ++f) {
+      const Frame& frame = frames_[f];
+      ChoiceWorks& works = works_of(frame.stages);
+      for (size_t c = 0; c < works.choices().all.size(); ++c) {
+        if (!is_of_blocks(works.choices(), c)) continue;
+        const std::vector<StageSum> stages = sums_of(works, frame, c);
+        all.push_back(
+            {of_image(tables_, frame, step_bound(stages, bounds_[f])), f, c, memory_of(stages, bounds_[f])});
+        candidates_.count_bound();
+      }
+    }
+    return all;
+  }
+
+  /// Has some unit between stem and head this choice?
+  bool is_of_blocks(const Choices& choices, size_t choice) const {
+    for (size_t i = 1; i + 1 < units_; ++i)
+      if (choices.allowed[i][choice]) return true;
+    return false;
+  }
+
+  Candidates::Outcome try_uniform(const Uniform& uniform, int64_t prefetch) {
+    const Frame& frame = frames_[uniform.frame];
+    const ChoiceWorks& works = works_of(frame.stages);
+    ProposedPlan candidate{frame, prefetch, even_cut(frame.stages * frame.virtual_stages), {}};
+    for (size_t i = 0; i < units_; ++i)
+      candidate.units.push_back(&works.choices().all[choice_of(works, i, uniform.choice)]);
+    return candidates_.try_plan(candidate);
+  }
+
+  /// The least bound of what was left out for lack of time.
+  double try_uniform(const std::vector<Uniform>& by_bound) {
+    for (const Uniform& uniform : by_bound) {
+      if (uniform.bound >= kNearlyBest * candidates_.best()) break;
+      if (uniform.memory > question_.memory) continue;
+      if (candidates_.is_time_up()) return uniform.bound;
+      for (const int64_t prefetch : {1, 2, 0}) try_uniform(uniform, prefetch);
+    }
+    return std::numeric_limits<double>::infinity();
+  }
+
+  double try_layers() {
+    std::vector<std::pair<double, size_t>> by_bound;
+    for (size_t f = 0; f < frames_.size(); ++f) {
+      if (frames_[f].virtual_stages > 1) continue;
+      LayerSearch layers(tables_, question_, frames_[f], bounds_[f], works_of(frames_[f].stages),
+                         candidates_);
+      by_bound.emplace_back(layers.quick_bound(), f);
+      candidates_.count_bound();
+    }
+    std::ranges::sort(by_bound);
+    double open = std::numeric_limits<double>::infinity();
+    for (const auto& [bound, f] : by_bound) {
+      if (bound >= kNearlyBest * candidates_.best()) break;
+      if (candidates_.is_time_up()) return std::min(open, bound);
+      LayerSearch layers(tables_, question_, frames_[f], bounds_[f], works_of(frames_[f].stages),
+                         candidates_);
+      open = std::min(open, layers.run());
+    }
+    return open;
+  }
+
+  /// Nothing fits: looks for the plan that needs least.
+  void try_smallest(std::vector<Uniform> uniform) {
+    constexpr size_t kTried = 200;
+    std::ranges::sort(uniform, {}, &Uniform::memory);
+    for (size_t i = 0; i < std::min(uniform.size(), kTried) && !candidates_.is_time_up(); ++i)
+      try_uniform(uniform[i], /*prefetch=*/0);
+  }
+
+  const ProfileTables& tables_;
+  const SearchQuestion& question_;
+  Candidates candidates_;
+  std::vector<Frame> frames_;
+  std::vector<FrameBounds> bounds_;
+  size_t units_;
+  std::map<int64_t, std::unique_ptr<ChoiceWorks>> works_;  // by stages
+  std::map<int64_t, std::vector<int64_t>> even_cuts_;
+};
+
+}  // namespace
+
+SearchResult search(const Profile& profile, const SearchQuestion& question) {
+  TESSERA_CHECK(!question.batches.empty() && question.ranks >= 1, question.ranks, " ranks");
+  const ProfileTables tables(profile);
+  return Search(tables, question).run();
+}
+
+}  // namespace tessera::planner

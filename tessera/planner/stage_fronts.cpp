@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/planner/stage_fronts.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "tessera/base/error.h"
+
+namespace tessera::planner {
+
+std::vector<std::string> unit_keys(const ProfileTables& tables, int64_t frozen_units) {
+  std::vector<std::string> keys = tables.kinds;
+  for (size_t i = 0; i < std::min(keys.size(), static_cast<size_t>(frozen_units)); ++i) keys[i] += " frozen";
+  return keys;
+}
+
+StageFronts::StageFronts(const std::vector<std::string>& keys, const Choices& choices,
+                         const std::vector<std::vector<UnitWork>>& works, int64_t under_way,
+                         double memory_limit, UnitSeconds seconds)
+    : keys_(keys),
+      choices_(choices),
+      works_(works),
+      under_way_(static_cast<double>(under_way)),
+      options_{.memory_limit = static_cast<int64_t>(std::min(memory_limit, 1e18)), .tolerance = kTolerance},
+      seconds_(std::move(seconds)) {}
+
+std::vector<StageFronts::Run> StageFronts::runs_of(size_t begin, size_t end) const {
+  if (end - begin == 1) return {{begin, 1, {true, true}}};
+  std::vector<Run> runs = {{begin, 1, {true, false}}};
+  for (size_t i = begin + 1; i + 1 < end; ++i) {
+    const bool goes_on = runs.size() > 1 && keys_[runs.back().begin] == keys_[i];
+    if (goes_on) {
+      ++runs.back().count;
+    } else {
+      runs.push_back({i, 1, {}});
+    }
+  }
+  runs.push_back({end - 1, 1, {false, true}});
+  return runs;
+}
+
+std::vector<size_t> StageFronts::allowed(size_t unit) const {
+  std::vector<size_t> found;
+  for (size_t c = 0; c < choices_.all.size(); ++c)
+    if (choices_.allowed[unit][c]) found.push_back(c);
+  return found;
+}
+
+const Front& StageFronts::of_run(const Run& run) {
+  const size_t place = (run.place.is_first ? 1u : 0u) + (run.place.is_last ? 2u : 0u);
+  std::vector<Front>& fronts = fronts_[{keys_[run.begin], place}];
+  if (fronts.size() > run.count) return fronts[run.count];
+  std::vector<Cost> costs;
+  for (const size_t choice : allowed(run.begin)) {
+    const UnitWork& work = works_[choice][run.begin];
+    const double bytes = work.memory.lasting + under_way_ * work.memory.kept;
+    costs.push_back({static_cast<int64_t>(bytes), seconds_(work, run.place)});
+  }
+  const auto most = static_cast<int64_t>(std::ranges::count(keys_, keys_[run.begin]));
+  fronts = fronts_up_to(place == 0 ? most : 1, costs, options_);
+  return fronts[run.count];
+}
+
+const Front& StageFronts::of(size_t begin, size_t end) {
+  const std::vector<Run> runs = runs_of(begin, end);
+  std::vector<std::pair<std::string, size_t>> signature;
+  for (const Run& run : runs) signature.emplace_back(keys_[run.begin], run.count);
+  const auto [found, is_new] = sums_.try_emplace(std::move(signature));
+  if (!is_new) return found->second;
+  Front total = of_run(runs.front());
+  for (size_t i = 1; i < runs.size(); ++i) total = sum(total, of_run(runs[i]), options_);
+  return found->second = std::move(total);
+}
+
+namespace {
+
+/// Each choice as often as it is counted: units as far apart as they can be.
+std::vector<size_t> spread(std::span<const size_t> choices, std::span<const int32_t> counts, size_t units) {
+  std::vector<std::pair<double, size_t>> places;  // the k-th of n lies at (k + 1/2) / n
+  for (size_t c = 0; c < choices.size(); ++c) {
+    for (int32_t k = 0; k < counts[c]; ++k) places.emplace_back((k + 0.5) / counts[c], choices[c]);
+  }
+  std::ranges::sort(places);
+  std::vector<size_t> all;
+  for (size_t i = 0; i < units; ++i) all.push_back(places[i].second);
+  return all;
+}
+
+}  // namespace
+
+std::vector<size_t> StageFronts::choices_at(size_t begin, size_t end, size_t point, Order order) {
+  std::span<const int32_t> counts = of(begin, end).counts(point);
+  std::vector<size_t> units;
+  for (const Run& run : runs_of(begin, end)) {
+    const std::vector<size_t> choices = allowed(run.begin);
+    std::vector<size_t> of_run;
+    if (order == Order::kSpread) {
+      of_run = spread(choices, counts.first(choices.size()), run.count);
+    } else {
+      for (size_t c = 0; c < choices.size(); ++c)
+        of_run.insert(of_run.end(), static_cast<size_t>(counts[c]), choices[c]);
+      if (order == Order::kReversed) std::ranges::reverse(of_run);
+    }
+    counts = counts.subspan(choices.size());
+    units.insert(units.end(), of_run.begin(), of_run.end());
+  }
+  return units;
+}
+
+}  // namespace tessera::planner

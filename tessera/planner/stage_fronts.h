@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory and time of a stage over the layouts of its units. Private to this room.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tessera/planner/front.h"
+#include "tessera/planner/stage_bounds.h"
+
+namespace tessera::planner {
+
+/// Seconds that a unit adds.
+using UnitSeconds = std::function<double(const UnitWork&, Place)>;
+
+/// What units are alike: kind, and whether they are trained.
+std::vector<std::string> unit_keys(const ProfileTables& tables, int64_t frozen_units);
+
+/// How units of a run that choose differently lie: those with one choice together, in the order of the
+/// choices or against it; or each choice spread over the run.
+enum class Order { kAsListed, kReversed, kSpread };
+
+class StageFronts {
+ public:
+  /// Times are exact but for this relative tolerance.
+  static constexpr double kTolerance = 2e-4;
+
+  /// `works`: by choice and unit. `under_way`: micro-batches whose activations are kept at once.
+  StageFronts(const std::vector<std::string>& keys, const Choices& choices,
+              const std::vector<std::vector<UnitWork>>& works, int64_t under_way, double memory_limit,
+              UnitSeconds seconds);
+
+  /// Of the units [begin, end). Times are seconds, memory bytes.
+  const Front& of(size_t begin, size_t end);
+  /// The choice of each of these units at a point of their front.
+  std::vector<size_t> choices_at(size_t begin, size_t end, size_t point, Order order);
+
+ private:
+  /// Units that are alike, one after another.
+  struct Run {
+    size_t begin = 0, count = 0;
+    Place place;
+  };
+  std::vector<Run> runs_of(size_t begin, size_t end) const;
+  std::vector<size_t> allowed(size_t unit) const;
+  const Front& of_run(const Run& run);
+
+  const std::vector<std::string>& keys_;
+  const Choices& choices_;
+  const std::vector<std::vector<UnitWork>>& works_;
+  double under_way_;
+  FrontOptions options_;
+  UnitSeconds seconds_;
+  std::map<std::pair<std::string, size_t>, std::vector<Front>>
+      fronts_;  // of a run, by key and place, and count
+  std::map<std::vector<std::pair<std::string, size_t>>, Front> sums_;  // by key and count of each run
+};
+
+}  // namespace tessera::planner
