@@ -11,6 +11,7 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/imported_plan.h"
+#include "tessera/cli/plan_assume_command.h"
 #include "tessera/cli/plan_predict_command.h"
 #include "tessera/cli/plan_profile_command.h"
 #include "tessera/recipe/recipe.h"
@@ -145,7 +146,7 @@ Examples:
   tessera plan import "nproc_per_node=4, pp_deg=2, global_tp_deg=2, global_tp_consec=0, fsdp=0" \
       --recipe recipes/vit_huge.toml
   tessera plan import --pp_deg 2 --global_tp_deg 2 --sdp 1 --ranks 8 --recipe recipes/vit_huge.toml)");
-  const Action profile = add_plan_profile(*plan);
+  const Action profile = add_plan_profile(*plan), assume = add_plan_assume(*plan);
   const Action predict = add_plan_predict(*plan), simulate = add_plan_simulate(*plan);
   plan->footer(R"(
 Examples:
@@ -154,6 +155,7 @@ Examples:
   tessera plan import galvatron_config.json --recipe recipes/vit_huge.toml --ranks 8 -o plan.json)");
   return [=] {
     if (plan->got_subcommand("profile")) return profile();
+    if (plan->got_subcommand("assume")) return assume();
     if (plan->got_subcommand("predict")) return predict();
     if (plan->got_subcommand("simulate")) return simulate();
     return import_plan(*options);

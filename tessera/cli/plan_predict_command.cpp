@@ -37,13 +37,14 @@ std::shared_ptr<PredictOptions> add_options(CLI::App* command) {
   auto options = std::make_shared<PredictOptions>();
   PredictionQuery& query = options->query;
   command->add_option("RECIPE", query.recipe, "Recipe (TOML) of the training")->required();
-  command->add_option("--profile", query.profile, "File that tessera plan profile wrote")->required();
+  command->add_option("--profile", query.profile, "File that tessera plan profile or plan assume wrote")
+      ->required();
   command->add_option("--ranks", query.ranks, "Number of ranks of the training")
       ->required()
       ->check(CLI::Range(int64_t{1}, kMostPredictedRanks));
   command
       ->add_option("--ranks-per-host", query.ranks_per_host,
-                   "Ranks of each host (default: as many as the profile was measured with)")
+                   "Ranks of each host (default: those of the profile)")
       ->check(CLI::Range(int64_t{1}, kMostPredictedRanks));
   command->add_option("--set", query.sets, "Override a key of the recipe: KEY=VALUE; may be repeated")
       ->allow_extra_args(false);

@@ -46,12 +46,27 @@ std::string name_of(recipe::Dtype dtype) {
   return "";
 }
 
-void refuse(const PredictionQuery& query, const std::string& problem, const std::string& expected) {
+void refuse(const PredictionQuery& query, const std::string& problem, const std::string& expected,
+            bool is_assumed = false) {
   if (query.force) return;
   user_error({.where = kWhere,
               .problem = concat(problem, " (", query.profile, ")"),
               .expected = expected,
-              .hint = "measure again with tessera plan profile, or add --force"});
+              .hint = is_assumed ? "describe a machine for it to tessera plan assume, or add --force"
+                                 : "measure again with tessera plan profile, or add --force"});
+}
+
+/// An assumed profile claims no machine, build or number of threads.
+void check_origin(const PredictionQuery& query, const Here& here, const recipe::Recipe& recipe,
+                  const planner::Provenance& from) {
+  if (from.is_assumed()) return;
+  if (!here.processor.empty() && from.processor != here.processor)
+    refuse(query, concat("the profile is of another machine: ", escape(from.processor)), here.processor);
+  if (!here.build.empty() && from.build != here.build)
+    refuse(query, concat("the profile is of another build: ", escape(from.build)), here.build);
+  if (recipe.run.threads > 0 && recipe.run.threads != from.threads)
+    refuse(query, concat("the profile was measured with ", from.threads, " threads per rank"),
+           concat(recipe.run.threads, " (run.threads)"));
 }
 
 void check_profile(const PredictionQuery& query, const Here& here, const recipe::Recipe& recipe,
@@ -62,20 +77,16 @@ void check_profile(const PredictionQuery& query, const Here& here, const recipe:
         {.where = kWhere,
          .problem = concat("the profile is of another model: ", found, " (", query.profile, ")"),
          .expected = concat(expected, found == expected ? ", with the recipe's other keys of [model]" : ""),
-         .hint = concat("measure it with tessera plan profile ", query.recipe)});
+         .hint = concat(profile.provenance.is_assumed() ? "write it with tessera plan assume "
+                                                        : "measure it with tessera plan profile ",
+                        query.recipe)});
   }
   const planner::Provenance& from = profile.provenance;
-  if (!here.processor.empty() && from.processor != here.processor)
-    refuse(query, concat("the profile is of another machine: ", escape(from.processor)), here.processor);
-  if (!here.build.empty() && from.build != here.build)
-    refuse(query, concat("the profile is of another build: ", escape(from.build)), here.build);
-  if (recipe.run.threads > 0 && recipe.run.threads != from.threads)
-    refuse(query, concat("the profile was measured with ", from.threads, " threads per rank"),
-           concat(recipe.run.threads, " (run.threads)"));
+  check_origin(query, here, recipe, from);
   const std::string compute = name_of(recipe.precision.compute);
   if (!compute.empty() && compute != from.compute)
-    refuse(query, concat("the profile was measured in ", from.compute),
-           concat(compute, " (precision.compute)"));
+    refuse(query, concat("the profile ", from.is_assumed() ? "is for " : "was measured in ", from.compute),
+           concat(compute, " (precision.compute)"), from.is_assumed());
 }
 
 /// What is simulated lies in memory.
@@ -134,6 +145,13 @@ std::string hidden_text(const char* name, const planner::StageTime& stage) {
   return hidden > 0 ? concat("  (and ", number("%.4f", hidden), " s beside computation)") : "";
 }
 
+/// What a rank needs beyond the memory of its device, if that is known.
+std::string excess_text(double bytes, const planner::Provenance& from) {
+  const auto device = static_cast<double>(from.memory_bytes);
+  if (from.memory_bytes == 0 || bytes <= device) return "";
+  return concat(": does not fit, ", from.device, " has ", human_bytes(device));
+}
+
 nlohmann::ordered_json json_of(const plan::Memory& memory) {
   const auto bytes = [](double value) { return static_cast<int64_t>(value); };
   return {{"states_bytes", bytes(memory.states)},     {"gradients_bytes", bytes(memory.gradients)},
@@ -160,6 +178,11 @@ Prediction predict(const PredictionQuery& query, const Here& here) {
   question.shared_memory = recipe.run.shared_memory;
   question.record = query.record;
   result.time = planner::predict_step(result.profile, question);
+  const planner::Provenance& from = result.profile.provenance;
+  if (from.is_assumed()) {
+    result.time.assumptions.insert(result.time.assumptions.begin(),
+                                   concat("the machine, ", from.device, ": ", from.assumed));
+  }
   result.traffic = plan::step_traffic(recipe.model, question.plan, question.inputs, result.sizes.accumulation,
                                       result.sizes.per_rank);
   result.memory = plan::predict_stage_memory(recipe.model, question.plan, question.inputs, question.batch);
@@ -192,8 +215,8 @@ void print_prediction(const Prediction& prediction, std::ostream& out) {
         i + kStagesShown / 2 < prediction.memory.size())
       continue;
     out << "memory per rank" << (plan.stages > 1 ? concat(", stage ", i) : "") << ": "
-        << human_bytes(prediction.memory[i].total()) << " (" << plan::parts_text(prediction.memory[i])
-        << ")\n";
+        << human_bytes(prediction.memory[i].total()) << " (" << plan::parts_text(prediction.memory[i]) << ")"
+        << excess_text(prediction.memory[i].total(), prediction.profile.provenance) << '\n';
   }
   for (const std::string& assumption : time.assumptions) out << "assumed: " << assumption << '\n';
 }
@@ -212,6 +235,8 @@ void print_prediction_json(const Prediction& prediction, std::ostream& out) {
                                    {"reduced", prediction.traffic.reduced},
                                    {"exchanged", prediction.traffic.exchanged},
                                    {"passed", prediction.traffic.passed}}}};
+  const int64_t device_memory = prediction.profile.provenance.memory_bytes;
+  if (device_memory > 0) json["device_memory_bytes"] = device_memory;
   json["stages"] = nlohmann::ordered_json::array();
   for (size_t i = 0; i < prediction.time.stages.size(); ++i) {
     const planner::StageTime& stage = prediction.time.stages[i];

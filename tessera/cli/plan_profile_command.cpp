@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -13,6 +12,7 @@
 #include "tessera/base/warn.h"
 #include "tessera/cli/engine.h"
 #include "tessera/cli/first_file_limit.h"
+#include "tessera/cli/output_file.h"
 #include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 #include "tessera/plan/plan.h"
@@ -47,18 +47,6 @@ Examples:
   user_error({.where = kProfileWhere, .problem = problem, .expected = expected, .hint = hint});
 }
 
-void check_output_file(const ProfileOptions& options) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  const fs::path path = fs::absolute(options.output);
-  if (!path.has_filename() || fs::is_directory(path, ignored) ||
-      !fs::is_directory(path.parent_path(), ignored))
-    refuse(concat("--output is ", escape(options.output)), "the name of a file in a folder that exists");
-  if (!options.force && fs::exists(path, ignored))
-    refuse(concat("the file ", escape(options.output), " exists already"), "a new file",
-           "use another --output, or --force to replace it");
-}
-
 int64_t ranks_of(const ProfileOptions& options, const recipe::Recipe& recipe) {
   constexpr int64_t kRanks = 2;
   const int64_t cores = launch::available_cores(), threads = recipe.run.threads;
@@ -73,28 +61,17 @@ int64_t ranks_of(const ProfileOptions& options, const recipe::Recipe& recipe) {
   return ranks;
 }
 
-/// Can layers be cut over so many ranks?
-bool can_cut(const arch::ModelConfig& model, int64_t degree) {
-  plan::Plan plan = plan::uniform_plan(model, degree, plan::Level::kReplicate, /*recompute=*/false, 1);
-  try {
-    plan::set_tensor(&plan, model, {degree, /*adjacent=*/true}, /*keep_gathered=*/true);
-    return true;
-  } catch (const UserError&) {
-    return false;
-  }
-}
-
 /// Those that were given, or the powers of two that divide the ranks and cut the model.
 std::vector<int64_t> tensor_degrees(const ProfileOptions& options, const arch::ModelConfig& model,
                                     int64_t ranks) {
   std::vector<int64_t> degrees = options.tensor;
   for (int64_t degree = 1; options.tensor.empty() && degree <= ranks; degree *= 2) {
-    if (ranks % degree == 0 && can_cut(model, degree)) degrees.push_back(degree);
+    if (ranks % degree == 0 && (degree == 1 || plan::can_cut(model))) degrees.push_back(degree);
   }
   for (const int64_t degree : degrees) {
     if (degree < 1 || ranks % degree != 0)
       refuse(concat("--tensor has ", degree), concat("degrees that divide the ", ranks, " ranks of --procs"));
-    if (!can_cut(model, degree))
+    if (degree > 1 && !plan::can_cut(model))
       refuse(concat("--tensor has ", degree, ", but no layer of a ", model.family(), " can be cut"), "1");
   }
   return degrees;
@@ -113,7 +90,7 @@ int profile(const ProfileOptions& options) {
     if (batch < 1 || batch > kMostProfiledBatch)
       refuse(concat("--batches has ", batch), concat("1 to ", kMostProfiledBatch, " images"));
   }
-  check_output_file(options);
+  check_output_file(kProfileWhere, options.output, options.force);
   train::PlanProfileJob job;
   job.recipe = recipe::read_recipe(options.recipe, options.sets);
   job.ranks = ranks_of(options, job.recipe);

@@ -58,6 +58,8 @@ void set_tensor(Plan* plan, const arch::ModelConfig& config, const Layout& layou
   }
 }
 
+bool can_cut(const arch::ModelConfig& config) { return !cuttable_units(config).empty(); }
+
 void set_shard_ranks(Plan* plan, int64_t ranks) {
   for (UnitPlan& unit : plan->units) {
     const int64_t all = data_parallel_span(*plan, unit).size;

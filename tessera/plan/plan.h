@@ -121,6 +121,9 @@ std::vector<int64_t> cut_by_cost(const arch::ModelConfig& config, int64_t parts)
 /// divide the ranks of a stage, or no unit of the model can be cut.
 void set_tensor(Plan* plan, const arch::ModelConfig& config, const Layout& layout, bool keep_gathered);
 
+/// Does the model have units that set_tensor() cuts?
+bool can_cut(const arch::ModelConfig& config);
+
 /// Sets UnitPlan::shard of all units but replicated ones. Errors: UserError that names shard.ranks when
 /// `ranks` does not divide the ranks of each unit's data-parallel groups.
 void set_shard_ranks(Plan* plan, int64_t ranks);

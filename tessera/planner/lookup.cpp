@@ -21,7 +21,7 @@ bool is_of_host(const std::string& kind) { return kind == "adjacent" || kind == 
 
 }  // namespace
 
-UnitTable::UnitTable(const Profile& profile) {
+UnitTable::UnitTable(const Profile& profile) : is_assumed_(profile.provenance.is_assumed()) {
   for (const UnitTimes& unit : profile.units)
     times_[{unit.kind, unit.tensor, unit.recompute}][unit.batch] = {unit.forward, unit.backward};
 }
@@ -42,8 +42,9 @@ PassTimes UnitTable::at(const std::string& kind, const plan::UnitPlan& unit, int
     user_error({.where = kWhere,
                 .problem = concat("the profile has no times of \"", kind, "\" with tensor ", tensor,
                                   " and recompute \"", plan::to_string(recompute), '"'),
-                .hint = tensor > 1 ? concat("run tessera plan profile with --tensor 1,", tensor)
-                                   : "run tessera plan profile again"});
+                .hint = is_assumed_  ? "an assumed profile has powers of two up to the ranks of a host"
+                        : tensor > 1 ? concat("run tessera plan profile with --tensor 1,", tensor)
+                                     : "run tessera plan profile again"});
   }
   const auto& by_batch = found->second;
   const auto images = static_cast<double>(batch);
@@ -82,20 +83,21 @@ LinkTable::LinkTable(const Profile& profile, const plan::Plan& plan, int64_t ran
                      bool shared_memory)
     : profile_(profile), plan_(plan), ranks_of_host_(ranks_of_host), shared_memory_(shared_memory) {}
 
-std::string LinkTable::kind_of(const plan::Span& span, int64_t stage) const {
+GroupPlace LinkTable::place_of(const plan::Span& span, int64_t stage) const {
   const int64_t ranks = plan_.stage_ranks();
   for (int64_t rank = stage * ranks; rank < (stage + 1) * ranks; ++rank) {
     if (plan::position_in(span, rank) != 0) continue;
     const int64_t last = rank + (span.size - 1) * span.stride;
-    if (rank / ranks_of_host_ != last / ranks_of_host_) return "hosts";
+    if (rank / ranks_of_host_ == last / ranks_of_host_) continue;
+    return {kHosts, span.size, std::clamp<int64_t>(ranks_of_host_ / span.stride, 1, span.size)};
   }
-  return span.stride == 1 ? "adjacent" : "strided";
+  return {span.stride == 1 ? "adjacent" : "strided", span.size};
 }
 
 LinkCost LinkTable::of_group(const std::string& operation, const plan::Span& span, int64_t stage) {
-  const auto [at, is_new] = kinds_.try_emplace({span, stage});
-  if (is_new) at->second = kind_of(span, stage);
-  return find(operation, at->second, span.size);
+  const auto [at, is_new] = places_.try_emplace({span, stage});
+  if (is_new) at->second = place_of(span, stage);
+  return find(operation, at->second);
 }
 
 LinkCost LinkTable::between(int64_t from_stage, int64_t to_stage) {
@@ -106,44 +108,50 @@ LinkCost LinkTable::between(int64_t from_stage, int64_t to_stage) {
   bool leaves_host = false;
   for (int64_t rank = first * ranks; rank < (first + 1) * ranks; ++rank)
     leaves_host |= rank / ranks_of_host_ != (rank + apart) / ranks_of_host_;
-  at->second = find("send", leaves_host ? "hosts" : apart == 1 ? "adjacent" : "strided", 2);
+  at->second = find("send", {leaves_host ? kHosts : apart == 1 ? "adjacent" : "strided"});
   return at->second;
 }
 
-/// Of the transport that the run would use; then of the most ranks up to `ranks`, or the fewest.
-const LinkTimes* LinkTable::best(const std::string& operation, const std::string& kind, int64_t ranks) const {
+/// Of the transport that the run would use; then of the most ranks on a host up to those of `place`, or the
+/// fewest; then of the most ranks up to its ranks, or the fewest.
+const LinkTimes* LinkTable::best(const std::string& operation, const GroupPlace& place) const {
   const auto order = [&](const LinkTimes& link) {
-    const bool fits = link.ranks <= ranks;
+    const bool fits = link.ranks <= place.ranks, fits_host = link.in_host <= place.in_host;
     const int64_t transport = link.transport == "NCCL" ? 0 : link.transport == "shared memory" ? 1 : 2;
-    return std::tuple(transport, !fits, fits ? -link.ranks : link.ranks);
+    return std::tuple(transport, !fits_host, fits_host ? -link.in_host : link.in_host, !fits,
+                      fits ? -link.ranks : link.ranks);
   };
   const LinkTimes* found = nullptr;
   for (const LinkTimes& link : profile_.links) {
-    if (link.operation != operation || link.kind != kind) continue;
+    if (link.operation != operation || link.kind != place.kind) continue;
     if (!shared_memory_ && link.transport == "shared memory") continue;
     if (found == nullptr || order(link) < order(*found)) found = &link;
   }
   return found;
 }
 
-LinkCost LinkTable::find(const std::string& operation, const std::string& kind, int64_t ranks) {
-  const LinkTimes* link = best(operation, kind, ranks);
-  if (link == nullptr && is_of_host(kind))
-    link = best(operation, kind == "adjacent" ? "strided" : "adjacent", ranks);
-  const std::string wanted = kind == "hosts" ? concat(ranks, " ranks of several hosts")
-                                             : concat(ranks, ' ', kind, " ranks of a host");
+LinkCost LinkTable::find(const std::string& operation, const GroupPlace& place) {
+  const LinkTimes* link = best(operation, place);
+  if (link == nullptr && is_of_host(place.kind))
+    link = best(operation, {place.kind == "adjacent" ? "strided" : "adjacent", place.ranks});
+  const bool leaves_host = place.kind == kHosts;
+  const std::string wanted = leaves_host ? concat(place.ranks, " ranks of several hosts")
+                                         : concat(place.ranks, ' ', place.kind, " ranks of a host");
   if (link == nullptr) {
     const std::string transport = shared_memory_ ? "" : " over TCP";
     user_error({.where = kWhere,
                 .problem = concat("the profile has no ", operation, " between ", wanted, transport),
-                .hint = kind == "hosts"
-                            ? "give the number of ranks of a host, or measure links between hosts"
-                            : concat("run tessera plan profile with more ranks",
-                                     operation == "send" ? ", an even number" : "", " (--procs)")});
+                .hint = leaves_host ? "give the number of ranks of a host, or measure links between hosts"
+                                    : concat("run tessera plan profile with more ranks",
+                                             operation == "send" ? ", an even number" : "", " (--procs)")});
   }
-  if (link->kind != kind || link->ranks != ranks) {
-    assumptions_.insert(concat(operation, " between ", wanted, ": measured with ", link->ranks, ' ',
-                               link->kind == "hosts" ? "" : concat(link->kind, ' '), "ranks"));
+  if (link->kind != place.kind || link->ranks != place.ranks || link->in_host != place.in_host) {
+    const auto on_each = [](int64_t ranks) { return concat(", ", ranks, " on each"); };
+    const bool differs = link->in_host != place.in_host;
+    assumptions_.insert(concat(operation, " between ", wanted, differs ? on_each(place.in_host) : "",
+                               profile_.provenance.is_assumed() ? ": as with " : ": measured with ",
+                               link->ranks, ' ', leaves_host ? "" : concat(link->kind, ' '), "ranks",
+                               differs ? on_each(link->in_host) : ""));
   }
   return {link->latency, link->bytes_per_second, link->transport == "shared memory"};
 }

@@ -30,6 +30,7 @@ class UnitTable {
   PassTimes at(const std::string& kind, const plan::UnitPlan& unit, int64_t batch) const;
 
  private:
+  bool is_assumed_ = false;
   using Key = std::tuple<std::string, int64_t, plan::Recompute>;
   std::map<Key, std::map<int64_t, PassTimes>> times_;  // by batch
 };
@@ -42,6 +43,13 @@ struct ProfileTables {
   std::vector<double>
       exchanges;  // all-gathers and reduce-scatters of each unit's forward pass, where it is cut
   UnitTable units;
+};
+
+/// Where the ranks of a group are.
+struct GroupPlace {
+  std::string kind;     // of LinkTimes
+  int64_t ranks = 2;    // of the group
+  int64_t in_host = 1;  // kHosts: the most of them on one host
 };
 
 /// How messages of a group travel.
@@ -67,15 +75,15 @@ class LinkTable {
   std::vector<std::string> assumptions() const { return {assumptions_.begin(), assumptions_.end()}; }
 
  private:
-  std::string kind_of(const plan::Span& span, int64_t stage) const;
-  LinkCost find(const std::string& operation, const std::string& kind, int64_t ranks);
-  const LinkTimes* best(const std::string& operation, const std::string& kind, int64_t ranks) const;
+  GroupPlace place_of(const plan::Span& span, int64_t stage) const;
+  LinkCost find(const std::string& operation, const GroupPlace& place);
+  const LinkTimes* best(const std::string& operation, const GroupPlace& place) const;
 
   const Profile& profile_;
   const plan::Plan& plan_;
   int64_t ranks_of_host_;
   bool shared_memory_;
-  std::map<std::pair<plan::Span, int64_t>, std::string> kinds_;
+  std::map<std::pair<plan::Span, int64_t>, GroupPlace> places_;
   std::map<std::pair<int64_t, int64_t>, LinkCost> links_;  // by first stage and distance of ranks
   std::set<std::string> assumptions_;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was measured of a machine and a model, from which step times are predicted. Values; safe from any
-// thread.
+// What was measured of a machine and a model, or is assumed of them, from which step times are predicted.
+// Values; safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,9 @@ struct UnitTimes {
   bool operator==(const UnitTimes&) const = default;
 };
 
+/// LinkTimes::kind of groups whose ranks are on several hosts.
+inline constexpr const char* kHosts = "hosts";
+
 /// Messages of one kind of group: seconds = latency + bytes / bytes_per_second.
 struct LinkTimes {
   /// "all_gather", "reduce_scatter", "exchange" (activations of a tensor group), "send".
@@ -40,10 +43,12 @@ struct LinkTimes {
     bool operator==(const Sample&) const = default;
   };
   std::vector<Sample> samples = {};
+  int64_t in_host = 1;  // kHosts: ranks of the group on each host
   bool operator==(const LinkTimes&) const = default;
 };
 
-/// Where and how it was measured.
+/// Where and how it was measured. An assumed profile (assumed_profile.h) has no host, processor, build and
+/// date.
 struct Provenance {
   std::string host, processor, device;  // device: "CPU", or the GPU's name
   std::string build;                    // Tessera's version and LibTorch's
@@ -52,6 +57,9 @@ struct Provenance {
   int64_t threads = 1;                  // of a rank
   int64_t ranks_of_host = 1;            // that computed at the same time
   int64_t rounds = 1;
+  std::string assumed = {};  // sources of the constants where nothing was measured; else empty
+  int64_t memory_bytes = 0;  // of the device of a rank; 0: not known
+  bool is_assumed() const { return !assumed.empty(); }
   bool operator==(const Provenance&) const = default;
 };
 

@@ -23,15 +23,18 @@ constexpr int64_t kMostRanks = 1 << 24, kMostImages = 1 << 30, kMostBytes = int6
 constexpr std::array kRecomputes = {plan::Recompute::kNone, plan::Recompute::kAll,
                                     plan::Recompute::kKeepSums};
 const std::vector<std::string> kOperations = {"all_gather", "reduce_scatter", "exchange", "send"};
-const std::vector<std::string> kLinkKinds = {"adjacent", "strided", "hosts"};
+const std::vector<std::string> kLinkKinds = {"adjacent", "strided", kHosts};
 const std::vector<std::string> kTransports = {"shared memory", "TCP", "NCCL"};
 
 Json to_json(const Provenance& from) {
-  return {{"host", from.host},       {"processor", from.processor},
-          {"device", from.device},   {"build", from.build},
-          {"date", from.date},       {"compute", from.compute},
-          {"threads", from.threads}, {"ranks_of_host", from.ranks_of_host},
-          {"rounds", from.rounds}};
+  Json json = {{"host", from.host},       {"processor", from.processor},
+               {"device", from.device},   {"build", from.build},
+               {"date", from.date},       {"compute", from.compute},
+               {"threads", from.threads}, {"ranks_of_host", from.ranks_of_host},
+               {"rounds", from.rounds}};
+  if (from.is_assumed()) json["assumed"] = from.assumed;
+  if (from.memory_bytes > 0) json["memory_bytes"] = from.memory_bytes;
+  return json;
 }
 
 Json to_json(const UnitTimes& unit) {
@@ -46,6 +49,7 @@ Json to_json(const LinkTimes& link) {
                {"transport", link.transport}, {"ranks", link.ranks},
                {"latency", link.latency},     {"bytes_per_second", link.bytes_per_second},
                {"spread", link.spread}};
+  if (link.kind == kHosts) json["in_host"] = link.in_host;
   json["samples"] = Json::array();
   for (const LinkTimes::Sample& sample : link.samples)
     json["samples"].push_back({{"bytes", sample.bytes}, {"seconds", sample.seconds}});
@@ -66,7 +70,8 @@ const Json& list_of(const JsonFields& fields, const Json& object, const char* ke
 Provenance provenance_of(const JsonFields& fields, const Json& json) {
   fields.keys(
       json, "\"provenance\"",
-      {"host", "processor", "device", "build", "date", "compute", "threads", "ranks_of_host", "rounds"});
+      {"host", "processor", "device", "build", "date", "compute", "threads", "ranks_of_host", "rounds"},
+      {"assumed", "memory_bytes"});
   Provenance from;
   from.host = fields.text(json, "host");
   from.processor = fields.text(json, "processor");
@@ -78,6 +83,11 @@ Provenance provenance_of(const JsonFields& fields, const Json& json) {
   from.threads = fields.integer(json, "threads", 1, kMostRanks);
   from.ranks_of_host = fields.integer(json, "ranks_of_host", 1, kMostRanks);
   from.rounds = fields.integer(json, "rounds", 1, kMostRanks);
+  if (json.contains("assumed")) {
+    from.assumed = fields.text(json, "assumed");
+    if (from.assumed.empty()) fields.fail("\"assumed\" is empty", "the sources of the constants");
+  }
+  if (json.contains("memory_bytes")) from.memory_bytes = fields.integer(json, "memory_bytes", 1, kMostBytes);
   return from;
 }
 
@@ -95,14 +105,19 @@ UnitTimes unit_of(const JsonFields& fields, const Json& json, const std::vector<
 }
 
 LinkTimes link_of(const JsonFields& fields, const Json& json) {
-  fields.keys(
-      json, "a link",
-      {"operation", "kind", "transport", "ranks", "latency", "bytes_per_second", "spread", "samples"});
+  fields.keys(json, "a link",
+              {"operation", "kind", "transport", "ranks", "latency", "bytes_per_second", "spread", "samples"},
+              {"in_host"});
   LinkTimes link;
   link.operation = kOperations[fields.choice_of_names(json, "operation", kOperations)];
   link.kind = kLinkKinds[fields.choice_of_names(json, "kind", kLinkKinds)];
   link.transport = kTransports[fields.choice_of_names(json, "transport", kTransports)];
   link.ranks = fields.integer(json, "ranks", 2, kMostRanks);
+  if (json.contains("in_host")) {
+    if (link.kind != kHosts)
+      fields.fail(concat("a link of kind \"", link.kind, "\" has \"in_host\""), "kind \"hosts\"");
+    link.in_host = fields.integer(json, "in_host", 1, link.ranks);
+  }
   link.latency = fields.number_of_at_least(json, "latency", 0);
   link.bytes_per_second = fields.number_above(json, "bytes_per_second", 0);
   link.spread = fields.number_of_at_least(json, "spread", 0);
@@ -133,11 +148,11 @@ void read_units(const JsonFields& fields, const Json& json, Profile& profile) {
 }
 
 void read_links(const JsonFields& fields, const Json& json, Profile& profile) {
-  std::set<std::tuple<std::string, std::string, std::string, int64_t>> seen;
+  std::set<std::tuple<std::string, std::string, std::string, int64_t, int64_t>> seen;
   for (const Json& one : list_of(fields, json, "links")) {
     const JsonFields entry = entry_of(fields, "links", profile.links.size());
     LinkTimes link = link_of(entry, one);
-    if (!seen.emplace(link.operation, link.kind, link.transport, link.ranks).second) {
+    if (!seen.emplace(link.operation, link.kind, link.transport, link.ranks, link.in_host).second) {
       entry.fail(concat("operation \"", link.operation, "\", kind \"", link.kind, "\", transport \"",
                         link.transport, "\", ranks ", link.ranks, " is there twice"),
                  "each once");

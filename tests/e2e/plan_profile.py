@@ -3,7 +3,7 @@
 """tessera plan profile: what it measures of a tiny model is complete, and what it refuses."""
 import json
 
-from harness import TINY, check, main, scratch, tessera
+from harness import SOURCE, TINY, check, main, scratch, tessera
 
 QUICK = ("--rounds", 1, "--batches", "1,2")
 
@@ -81,6 +81,24 @@ def bad_input_is_refused_in_one_line():
         refused(folder, "--procs", 2, "--tensor", 2, text=resnet, says="no layer of a resnet can be cut")
 
 
+def a_machine_that_is_not_here():
+    with scratch() as folder:
+        no_torch = {"TESSERA_TORCH_DIR": str(folder)}
+        (folder / "tiny.toml").write_text(TINY.replace('"fp32"', '"bf16"'))
+        words = ("plan", "assume", "tiny.toml", "--machine", SOURCE / "recipes/machines/h100_sxm.toml", "-o", "h100.json")
+        text = tessera(*words, "--ranks-per-host", 4, folder=folder, env=no_torch).done(30)
+        for part in ("H100 SXM (assumed), bf16, 4 ranks per host; nothing was measured", "sources: NVIDIA", "wrote h100.json"):
+            check(part in text, part, "in", text)
+        found = json.loads((folder / "h100.json").read_text())
+        check(found["provenance"]["ranks_of_host"] == 4 and "NVIDIA" in found["provenance"]["assumed"], found["provenance"])
+        check({unit["tensor"] for unit in found["units"]} == {1, 2, 4}, found["units"])
+        again = tessera(*words, folder=folder)
+        check(again.wait(30) == 2 and "the file h100.json exists already" in again.text(), again.text())
+        predict = ("plan", "predict", "tiny.toml", "--profile", "h100.json", "--ranks", 16, "--set", "train.batch=64")
+        text = tessera(*predict, "--set", "parallel.tensor=2", folder=folder, env=no_torch).done(30)
+        check("images/s" in text and "assumed: the machine, H100 SXM (assumed): NVIDIA" in text, text)
+
+
 def more_ranks_than_cores_is_a_warning():
     with scratch() as folder:
         text = profile(folder, "--rounds", 1, "--batches", 1, "--tensor", 1, "--procs", 2, "--set", "run.threads=64").done(60)
@@ -89,4 +107,4 @@ def more_ranks_than_cores_is_a_warning():
 
 if __name__ == "__main__":
     main(a_profile_of_two_ranks_is_complete, json_over_tcp_and_generated_images, files_are_not_replaced_without_force,
-         bad_input_is_refused_in_one_line, more_ranks_than_cores_is_a_warning)
+         bad_input_is_refused_in_one_line, a_machine_that_is_not_here, more_ranks_than_cores_is_a_warning)

@@ -129,5 +129,28 @@ TEST_F(PlanPrediction, RefusesAProfileOfSomethingElse) {
       << "even with --force";
 }
 
+TEST_F(PlanPrediction, AcceptsAnAssumedProfileEverywhereAndSaysSo) {
+  profile_.provenance = {"", "", "abacus (assumed)", "", "", "fp32", 1, 2, 1, "a data sheet", 1000};
+  save();
+  query_.sets = {"run.threads=3"};
+  const Prediction prediction = predict(query_, {"another CPU", "other build"});
+  std::ostringstream table, json;
+  print_prediction(prediction, table);
+  EXPECT_NE(table.str().find("assumed: the machine, abacus (assumed): a data sheet\n"), std::string::npos)
+      << table.str();
+  EXPECT_NE(table.str().find("): does not fit, abacus (assumed) has 1000 B\n"), std::string::npos)
+      << table.str();
+  print_prediction_json(prediction, json);
+  const auto read = nlohmann::json::parse(json.str());
+  EXPECT_EQ(read.at("assumptions").at(0), "the machine, abacus (assumed): a data sheet");
+  EXPECT_EQ(read.at("device_memory_bytes"), 1000);
+  query_.sets = {"precision.compute=bf16"};
+  EXPECT_EQ(error({}), "[cli.plan_predict] the profile is for fp32 (" + query_.profile +
+                           "): expected bf16 (precision.compute); describe a machine for it to tessera plan "
+                           "assume, or add --force");
+  query_.force = true;
+  EXPECT_EQ(error({}), "no error");
+}
+
 }  // namespace
 }  // namespace tessera::cli

@@ -78,6 +78,26 @@ TEST(ProfileJson, RoundTripKeepsEveryValue) {
   EXPECT_EQ(profile_from_json(to_json(profile), "p.json"), profile);
 }
 
+TEST(ProfileJson, MeasuredProfilesHaveNoKeysOfAssumedOnes) {
+  const std::string text = to_json(sample());
+  for (const char* key : {"assumed", "memory_bytes", "in_host"}) EXPECT_EQ(text.find(key), std::string::npos);
+  EXPECT_FALSE(profile_from_json(text, "p.json").provenance.is_assumed());
+}
+
+TEST(ProfileJson, KeysOfAssumedProfilesAreOptional) {
+  Profile profile = sample();
+  profile.provenance.assumed = "a data sheet";
+  profile.provenance.memory_bytes = 80'000'000'000;
+  profile.links.push_back(profile.links[0]);
+  profile.links.push_back(profile.links[0]);
+  profile.links[1].kind = profile.links[2].kind = "hosts";
+  profile.links[2].in_host = 2;
+  EXPECT_EQ(profile_from_json(to_json(profile), "p.json"), profile);
+  std::string text = to_json(profile);
+  text.erase(text.find("      \"in_host\": 1,\n"), 21);
+  EXPECT_EQ(profile_from_json(text, "p.json"), profile) << "1 without the key";
+}
+
 TEST(ProfileJson, EveryFamilySurvivesWithNoDefaultValue) {
   arch::VitConfig vit = small_vit();
   vit.channels = 1;
@@ -161,6 +181,15 @@ TEST(ProfileJson, ErrorsOfTheFile) {
             "\"compute_slowdown\" is 0.5 (p.json): expected a number of at least 1");
   EXPECT_EQ(error_with("\"threads\": 2", "\"threads\": 0"),
             "\"threads\" is 0 (p.json): expected an integer between 1 and 16777216");
+  EXPECT_EQ(error_with("\"threads\": 2", "\"assumed\": \"\", \"threads\": 2"),
+            "\"assumed\" is empty (p.json): expected the sources of the constants");
+  EXPECT_EQ(error_with("\"threads\": 2", "\"memory_bytes\": 0, \"threads\": 2"),
+            "\"memory_bytes\" is 0 (p.json): expected an integer between 1 and 1125899906842624");
+  EXPECT_EQ(
+      error_with("\"kind\": \"strided\"", "\"in_host\": 2, \"kind\": \"strided\""),
+      "a link of kind \"strided\" has \"in_host\" (p.json, entry 1 of \"links\"): expected kind \"hosts\"");
+  EXPECT_EQ(error_with("\"kind\": \"strided\"", "\"in_host\": 5, \"kind\": \"hosts\""),
+            "\"in_host\" is 5 (p.json, entry 1 of \"links\"): expected an integer between 1 and 4");
   EXPECT_EQ(error_with("\"compute\": \"bf16\"", "\"compute\": \"int8\""),
             "\"compute\" is \"int8\" (p.json): expected one of fp32, bf16, fp16");
 }

@@ -418,6 +418,35 @@ TEST(StepTime, AssumptionsNameTheMeasurementThatWasUsed) {
                 "reduce_scatter between 4 adjacent ranks of a host: measured with 2 adjacent ranks"}));
 }
 
+TEST(StepTime, GroupsOfSeveralHostsUseTheLinkWithAsManyRanksOnEach) {
+  Profile profile = profile_of(1, {1, 2}, {3, 6}, {1.5, 2.5});
+  for (const int64_t in_host : {1, 2, 8}) {
+    for (const char* operation : {"all_gather", "reduce_scatter"}) {
+      profile.links.push_back({.operation = operation,
+                               .kind = kHosts,
+                               .transport = "NCCL",
+                               .ranks = 8,
+                               .latency = static_cast<double>(in_host),
+                               .bytes_per_second = 1e18,
+                               .in_host = in_host});
+    }
+  }
+  const auto gathers = [&](int64_t ranks_of_host) {
+    plan::Plan plan = plan_of(1, 8, plan::Level::kZero3);
+    plan.prefetch = 0;
+    return predict_step(profile, {.plan = plan, .ranks_of_host = ranks_of_host});
+  };
+  EXPECT_NEAR(gathers(1).stages[0].parts.gathers, 5 * 1, kNear);  // 3 units, the last one once
+  EXPECT_NEAR(gathers(2).stages[0].parts.gathers, 5 * 2, kNear);
+  const StepTime four = gathers(4);  // nearest below
+  EXPECT_NEAR(four.stages[0].parts.gathers, 5 * 2, kNear);
+  EXPECT_EQ(four.assumptions.at(0),
+            "all_gather between 8 ranks of several hosts, 4 on each: measured with 8 ranks, 2 on each");
+  profile.provenance.assumed = "a data sheet";
+  EXPECT_EQ(gathers(4).assumptions.at(0),
+            "all_gather between 8 ranks of several hosts, 4 on each: as with 8 ranks, 2 on each");
+}
+
 TEST(StepTime, ErrorsNameWhatTheProfileLacks) {
   Profile profile = profile_of(1, {1, 2}, {3, 6}, {1.5, 2.5});
   set_links(profile, {});
@@ -426,6 +455,11 @@ TEST(StepTime, ErrorsNameWhatTheProfileLacks) {
   EXPECT_EQ(error_text([&] { predict_step(profile, {.plan = plan}); }),
             "[planner.predict_step] the profile has no times of \"blocks.0\" with tensor 16 and recompute "
             "\"none\"; run tessera plan profile with --tensor 1,16");
+  Profile assumed = profile;
+  assumed.provenance.assumed = "a data sheet";
+  EXPECT_EQ(error_text([&] { predict_step(assumed, {.plan = plan}); }),
+            "[planner.predict_step] the profile has no times of \"blocks.0\" with tensor 16 and recompute "
+            "\"none\"; an assumed profile has powers of two up to the ranks of a host");
   EXPECT_EQ(error_text([&] {
               predict_step(profile, {.plan = plan_of(1, 4, plan::Level::kZero3), .ranks_of_host = 2});
             }),
