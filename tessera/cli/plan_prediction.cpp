@@ -31,21 +31,6 @@ std::string number(const char* format, double value) {
   return text;
 }
 
-/// "fp32"; "" where the recipe leaves it open.
-std::string name_of(recipe::Dtype dtype) {
-  switch (dtype) {
-    case recipe::Dtype::kFloat32:
-      return "fp32";
-    case recipe::Dtype::kBFloat16:
-      return "bf16";
-    case recipe::Dtype::kFloat16:
-      return "fp16";
-    case recipe::Dtype::kAuto:
-      break;
-  }
-  return "";
-}
-
 void refuse(const PredictionQuery& query, const std::string& problem, const std::string& expected) {
   if (query.force) return;
   user_error({.where = kWhere,
@@ -65,14 +50,15 @@ void check_profile(const PredictionQuery& query, const Here& here, const recipe:
          .hint = concat("measure it with tessera plan profile ", query.recipe)});
   }
   const planner::Provenance& from = profile.provenance;
-  if (!here.processor.empty() && from.processor != here.processor)
+  const bool is_imported = from.build.empty();  // from files that do not name a machine
+  if (!is_imported && !here.processor.empty() && from.processor != here.processor)
     refuse(query, concat("the profile is of another machine: ", escape(from.processor)), here.processor);
-  if (!here.build.empty() && from.build != here.build)
+  if (!is_imported && !here.build.empty() && from.build != here.build)
     refuse(query, concat("the profile is of another build: ", escape(from.build)), here.build);
-  if (recipe.run.threads > 0 && recipe.run.threads != from.threads)
+  if (!is_imported && recipe.run.threads > 0 && recipe.run.threads != from.threads)
     refuse(query, concat("the profile was measured with ", from.threads, " threads per rank"),
            concat(recipe.run.threads, " (run.threads)"));
-  const std::string compute = name_of(recipe.precision.compute);
+  const std::string compute = dtype_name(recipe.precision.compute);
   if (!compute.empty() && compute != from.compute)
     refuse(query, concat("the profile was measured in ", from.compute),
            concat(compute, " (precision.compute)"));
@@ -89,7 +75,7 @@ void check_size(const plan::Plan& plan, int64_t micro_batches) {
 }
 
 int64_t bytes_of(recipe::Dtype dtype, const std::string& automatic) {
-  const std::string name = name_of(dtype);
+  const std::string name = dtype_name(dtype);
   return (name.empty() ? automatic : name) == "fp32" ? 4 : 2;
 }
 
@@ -142,6 +128,20 @@ nlohmann::ordered_json json_of(const plan::Memory& memory) {
 }
 
 }  // namespace
+
+std::string dtype_name(recipe::Dtype dtype) {
+  switch (dtype) {
+    case recipe::Dtype::kFloat32:
+      return "fp32";
+    case recipe::Dtype::kBFloat16:
+      return "bf16";
+    case recipe::Dtype::kFloat16:
+      return "fp16";
+    case recipe::Dtype::kAuto:
+      break;
+  }
+  return "";
+}
 
 Prediction predict(const PredictionQuery& query, const Here& here) {
   const recipe::Recipe recipe = recipe::read_recipe(query.recipe, query.sets);

@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -13,6 +12,7 @@
 #include "tessera/base/warn.h"
 #include "tessera/cli/engine.h"
 #include "tessera/cli/first_file_limit.h"
+#include "tessera/cli/new_file.h"
 #include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 #include "tessera/plan/plan.h"
@@ -45,18 +45,6 @@ Examples:
 [[noreturn]] void refuse(const std::string& problem, const std::string& expected,
                          const std::string& hint = "") {
   user_error({.where = kProfileWhere, .problem = problem, .expected = expected, .hint = hint});
-}
-
-void check_output_file(const ProfileOptions& options) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  const fs::path path = fs::absolute(options.output);
-  if (!path.has_filename() || fs::is_directory(path, ignored) ||
-      !fs::is_directory(path.parent_path(), ignored))
-    refuse(concat("--output is ", escape(options.output)), "the name of a file in a folder that exists");
-  if (!options.force && fs::exists(path, ignored))
-    refuse(concat("the file ", escape(options.output), " exists already"), "a new file",
-           "use another --output, or --force to replace it");
 }
 
 int64_t ranks_of(const ProfileOptions& options, const recipe::Recipe& recipe) {
@@ -113,7 +101,7 @@ int profile(const ProfileOptions& options) {
     if (batch < 1 || batch > kMostProfiledBatch)
       refuse(concat("--batches has ", batch), concat("1 to ", kMostProfiledBatch, " images"));
   }
-  check_output_file(options);
+  check_new_file(kProfileWhere, options.output, options.force);
   train::PlanProfileJob job;
   job.recipe = recipe::read_recipe(options.recipe, options.sets);
   job.ranks = ranks_of(options, job.recipe);

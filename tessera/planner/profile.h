@@ -46,7 +46,7 @@ struct LinkTimes {
 /// Where and how it was measured.
 struct Provenance {
   std::string host, processor, device;  // device: "CPU", or the GPU's name
-  std::string build;                    // Tessera's version and LibTorch's
+  std::string build;                    // Tessera's version and LibTorch's; "": imported from another program
   std::string date;                     // ISO 8601, UTC
   std::string compute;                  // dtype: "fp32", "bf16"
   int64_t threads = 1;                  // of a rank
