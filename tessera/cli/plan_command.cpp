@@ -12,6 +12,7 @@
 #include "tessera/cli/commands.h"
 #include "tessera/cli/imported_plan.h"
 #include "tessera/cli/plan_assume_command.h"
+#include "tessera/cli/plan_galvatron_profile_command.h"
 #include "tessera/cli/plan_predict_command.h"
 #include "tessera/cli/plan_profile_command.h"
 #include "tessera/recipe/recipe.h"
@@ -115,7 +116,8 @@ int import_plan(const ImportOptions& options) {
 
 Action add_plan(CLI::App& app) {
   CLI::App* plan = app.add_subcommand(
-      "plan", "Measure a machine, predict step times of plans, and import plans from Galvatron");
+      "plan",
+      "Measure a machine, predict step times of plans, and exchange plans and profiles with Galvatron");
   plan->require_subcommand(1);
   CLI::App* command =
       plan->add_subcommand("import", "Convert a plan of Galvatron to a plan file for parallel.plan");
@@ -148,6 +150,8 @@ Examples:
   tessera plan import --pp_deg 2 --global_tp_deg 2 --sdp 1 --ranks 8 --recipe recipes/vit_huge.toml)");
   const Action profile = add_plan_profile(*plan), assume = add_plan_assume(*plan);
   const Action predict = add_plan_predict(*plan), simulate = add_plan_simulate(*plan);
+  const Action import_profile = add_plan_import_profile(*plan),
+               export_profile = add_plan_export_profile(*plan);
   plan->footer(R"(
 Examples:
   tessera plan profile recipes/bv_s16_90ep.toml --procs 2
@@ -158,6 +162,8 @@ Examples:
     if (plan->got_subcommand("assume")) return assume();
     if (plan->got_subcommand("predict")) return predict();
     if (plan->got_subcommand("simulate")) return simulate();
+    if (plan->got_subcommand("import-profile")) return import_profile();
+    if (plan->got_subcommand("export-profile")) return export_profile();
     return import_plan(*options);
   };
 }

@@ -31,21 +31,6 @@ std::string number(const char* format, double value) {
   return text;
 }
 
-/// "fp32"; "" where the recipe leaves it open.
-std::string name_of(recipe::Dtype dtype) {
-  switch (dtype) {
-    case recipe::Dtype::kFloat32:
-      return "fp32";
-    case recipe::Dtype::kBFloat16:
-      return "bf16";
-    case recipe::Dtype::kFloat16:
-      return "fp16";
-    case recipe::Dtype::kAuto:
-      break;
-  }
-  return "";
-}
-
 void refuse(const PredictionQuery& query, const std::string& problem, const std::string& expected,
             bool is_assumed = false) {
   if (query.force) return;
@@ -56,10 +41,10 @@ void refuse(const PredictionQuery& query, const std::string& problem, const std:
                                  : "measure again with tessera plan profile, or add --force"});
 }
 
-/// An assumed profile claims no machine, build or number of threads.
+/// Assumed and imported profiles name no machine, build or number of threads.
 void check_origin(const PredictionQuery& query, const Here& here, const recipe::Recipe& recipe,
                   const planner::Provenance& from) {
-  if (from.is_assumed()) return;
+  if (!from.names_machine()) return;
   if (!here.processor.empty() && from.processor != here.processor)
     refuse(query, concat("the profile is of another machine: ", escape(from.processor)), here.processor);
   if (!here.build.empty() && from.build != here.build)
@@ -83,7 +68,7 @@ void check_profile(const PredictionQuery& query, const Here& here, const recipe:
   }
   const planner::Provenance& from = profile.provenance;
   check_origin(query, here, recipe, from);
-  const std::string compute = name_of(recipe.precision.compute);
+  const std::string compute = dtype_name(recipe.precision.compute);
   if (!compute.empty() && compute != from.compute)
     refuse(query, concat("the profile ", from.is_assumed() ? "is for " : "was measured in ", from.compute),
            concat(compute, " (precision.compute)"), from.is_assumed());
@@ -100,7 +85,7 @@ void check_size(const plan::Plan& plan, int64_t micro_batches) {
 }
 
 int64_t bytes_of(recipe::Dtype dtype, const std::string& automatic) {
-  const std::string name = name_of(dtype);
+  const std::string name = dtype_name(dtype);
   return (name.empty() ? automatic : name) == "fp32" ? 4 : 2;
 }
 
@@ -160,6 +145,20 @@ nlohmann::ordered_json json_of(const plan::Memory& memory) {
 }
 
 }  // namespace
+
+std::string dtype_name(recipe::Dtype dtype) {
+  switch (dtype) {
+    case recipe::Dtype::kFloat32:
+      return "fp32";
+    case recipe::Dtype::kBFloat16:
+      return "bf16";
+    case recipe::Dtype::kFloat16:
+      return "fp16";
+    case recipe::Dtype::kAuto:
+      break;
+  }
+  return "";
+}
 
 Prediction predict(const PredictionQuery& query, const Here& here) {
   const recipe::Recipe recipe = recipe::read_recipe(query.recipe, query.sets);

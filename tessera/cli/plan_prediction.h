@@ -38,8 +38,12 @@ struct Prediction {
   double images_per_second = 0;      // over all ranks
 };
 
+/// "fp32"; "" where the recipe leaves the dtype open.
+std::string dtype_name(recipe::Dtype dtype);
+
 /// Reads recipe and profile and predicts a step. Errors: UserError of the files; a profile of another model;
-/// and, without `force`, of another machine, build, compute dtype or number of threads.
+/// and, without `force`, of another machine, build, compute dtype or number of threads. An imported profile
+/// (without build) is compared by its dtype alone.
 Prediction predict(const PredictionQuery& query, const Here& here);
 
 /// The table for people: seconds by part of the slowest stage, images per second, bytes, memory per stage.

@@ -18,6 +18,8 @@ const std::map<std::string, std::string>& pages() {
       {"models", "docs/memory.md"},
       {"plan", "docs/parallel.md"},
       {"plan import", "docs/from_galvatron.md, docs/parallel.md"},
+      {"plan import-profile", "docs/from_galvatron.md, docs/planner.md"},
+      {"plan export-profile", "docs/from_galvatron.md, docs/planner.md"},
       {"options", "docs/recipes.md"},
       {"launch", "docs/library.md"},
       {"checkpoint", "docs/checkpoints.md"},

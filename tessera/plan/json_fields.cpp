@@ -4,6 +4,11 @@
 #include <set>
 
 namespace tessera::plan {
+namespace {
+
+constexpr int kDeepest = 64;  // levels; to show a value calls itself for each of them
+
+}  // namespace
 
 void JsonFields::fail(const std::string& problem, const std::string& expected,
                       const std::string& hint) const {
@@ -16,7 +21,8 @@ JsonFields::Json JsonFields::parse(const std::string& text) const {
   if (const size_t zero = text.find('\0'); zero != std::string::npos)
     fail(concat("not valid JSON at byte ", zero + 1));
   std::vector<std::set<std::string>> open;  // keys of the objects that have not ended
-  const auto look = [&](int /*depth*/, Json::parse_event_t event, const Json& value) {
+  const auto look = [&](int depth, Json::parse_event_t event, const Json& value) {
+    if (depth > kDeepest) fail("JSON is nested too deeply", concat("at most ", kDeepest, " levels"));
     if (event == Json::parse_event_t::object_start) open.emplace_back();
     if (event == Json::parse_event_t::object_end) open.pop_back();
     if (event == Json::parse_event_t::key && !open.back().insert(value.get<std::string>()).second) {

@@ -25,7 +25,8 @@ class JsonFields {
 
   [[noreturn]] void fail(const std::string& problem, const std::string& expected = "",
                          const std::string& hint = "") const;
-  /// Errors: text that is not JSON, keys that are given twice, zero bytes, numbers beyond a double's range.
+  /// Errors: text that is not JSON, keys that are given twice, zero bytes, numbers beyond a double's range,
+  /// more than 64 levels.
   Json parse(const std::string& text) const;
   /// Errors: no object, an unknown key (names the nearest), a required key that is missing. `what`: "a plan".
   void keys(const Json& object, const std::string& what, const std::vector<std::string>& required,

@@ -18,7 +18,7 @@ constexpr int64_t kMostImagesOfGrid = 64, kMostRanksOfGroup = 65'536;
 constexpr double kUpdateBytes = 28, kAccumulateBytes = 12;
 
 /// What a forward pass of one kind of unit computes and moves.
-struct UnitWork {
+struct UnitDemand {
   double flops = 0;                           // of an image
   double weights = 0;                         // values of the matrices
   double moved_bytes = 0;                     // of an image: activations are written once and read once
@@ -27,16 +27,16 @@ struct UnitWork {
 
 double bytes_of_value(const std::string& dtype) { return dtype == "fp32" ? 4 : 2; }
 
-std::vector<UnitWork> work_of(const arch::ModelConfig& model, double bytes) {
+std::vector<UnitDemand> work_of(const arch::ModelConfig& model, double bytes) {
   const std::vector<std::string> names = arch::unit_names(model);
   const std::vector<double> flops = arch::unit_flops(model);
   const arch::Activations activations = arch::activations(model, bytes);
-  std::vector<UnitWork> work(names.size());
+  std::vector<UnitDemand> work(names.size());
   for (size_t i = 0; i < names.size(); ++i)
     work[i] = {.flops = flops[i], .moved_bytes = 2 * activations.units[i].all};
   for (const arch::ParameterSpec& spec : arch::parameters(model)) {
     if (!spec.decay) continue;  // of no matrix
-    UnitWork& unit = work.at(static_cast<size_t>(std::ranges::find(names, spec.unit) - names.begin()));
+    UnitDemand& unit = work.at(static_cast<size_t>(std::ranges::find(names, spec.unit) - names.begin()));
     unit.weights += static_cast<double>(spec.numel());
     if (spec.is_cut()) unit.cut.push_back(spec);
   }
@@ -44,7 +44,7 @@ std::vector<UnitWork> work_of(const arch::ModelConfig& model, double bytes) {
 }
 
 /// Values of the cut matrices that the rank with most holds, as a multiple of an even part.
-double unevenness(const UnitWork& unit, int64_t degree) {
+double unevenness(const UnitDemand& unit, int64_t degree) {
   double all = 0, most = 0;
   for (const arch::ParameterSpec& spec : unit.cut) all += static_cast<double>(spec.numel());
   for (int64_t rank = 0; rank < degree; ++rank) {
@@ -61,7 +61,7 @@ double unevenness(const UnitWork& unit, int64_t degree) {
 
 /// The group computes 1/degree of the unit for degree times as many images as the rank has, so a rank's work
 /// is that of a whole unit for its own images, and half_rows are of these.
-double forward_seconds(const UnitWork& unit, const Machine& machine, int64_t degree, int64_t images) {
+double forward_seconds(const UnitDemand& unit, const Machine& machine, int64_t degree, int64_t images) {
   const auto own = static_cast<double>(images), ranks = static_cast<double>(degree);
   const double products = (own * unit.flops + 2 * machine.half_rows * unit.weights) /
                           (machine.efficiency * machine.peak_flops) * unevenness(unit, degree);
@@ -76,7 +76,7 @@ std::vector<int64_t> powers_of_two(int64_t first, int64_t most) {
   return powers;
 }
 
-void add_times(const UnitWork& work, const Machine& machine, UnitTimes times, Profile& profile) {
+void add_times(const UnitDemand& work, const Machine& machine, UnitTimes times, Profile& profile) {
   for (const int64_t images : powers_of_two(1, kMostImagesOfGrid)) {
     times.batch = images;
     times.forward = forward_seconds(work, machine, times.tensor, images);
@@ -88,7 +88,7 @@ void add_times(const UnitWork& work, const Machine& machine, UnitTimes times, Pr
 void add_units(const Machine& machine, Profile& profile) {
   const arch::ModelConfig& model = profile.model;
   const std::vector<std::string> kinds = unit_kinds(model);
-  const std::vector<UnitWork> work = work_of(model, bytes_of_value(machine.compute));
+  const std::vector<UnitDemand> work = work_of(model, bytes_of_value(machine.compute));
   for (const int64_t degree : powers_of_two(1, machine.ranks_of_host)) {
     if (degree > 1 && !plan::can_cut(model)) continue;
     plan::Plan plan = plan::uniform_plan(model, degree, plan::Level::kReplicate, /*recompute=*/true, 1);

@@ -51,7 +51,7 @@ struct LinkTimes {
 /// date.
 struct Provenance {
   std::string host, processor, device;  // device: "CPU", or the GPU's name
-  std::string build;                    // Tessera's version and LibTorch's
+  std::string build;                    // Tessera's version and LibTorch's; "": imported from another program
   std::string date;                     // ISO 8601, UTC
   std::string compute;                  // dtype: "fp32", "bf16"
   int64_t threads = 1;                  // of a rank
@@ -60,6 +60,9 @@ struct Provenance {
   std::string assumed = {};  // sources of the constants where nothing was measured; else empty
   int64_t memory_bytes = 0;  // of the device of a rank; 0: not known
   bool is_assumed() const { return !assumed.empty(); }
+  /// Not where constants were assumed or files of another program read: then processor, build and threads say
+  /// nothing.
+  bool names_machine() const { return !is_assumed() && !build.empty(); }
   bool operator==(const Provenance&) const = default;
 };
 

@@ -102,7 +102,7 @@ class Search {
       }
       stages[s] = by_form[0];
       for (const StageSum& sum : by_form) {
-        for (size_t pass = 0; pass < kPasses; ++pass)
+        for (size_t pass = 0; pass < kPassKinds; ++pass)
           stages[s].passes[pass] = std::max(stages[s].passes[pass], sum.passes[pass]);
         stages[s].sent = std::max(stages[s].sent, sum.sent);
         stages[s].last_sent = std::max(stages[s].last_sent, sum.last_sent);

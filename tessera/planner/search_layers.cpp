@@ -121,10 +121,10 @@ double LayerSearch::whole_step(const StepForm& form, const UnitWork& work, Place
 }
 
 double LayerSearch::estimate(const UnitWork& work, Place place, double forwards, double backwards) const {
-  std::array<double, kPasses> most = {};
+  std::array<double, kPassKinds> most = {};
   for (const StepForm& form : step_forms_) {
-    const std::array<double, kPasses> seconds = form.of(work.at(place));
-    for (size_t pass = 0; pass < kPasses; ++pass) most[pass] = std::max(most[pass], seconds[pass]);
+    const std::array<double, kPassKinds> seconds = form.of(work.at(place));
+    for (size_t pass = 0; pass < kPassKinds; ++pass) most[pass] = std::max(most[pass], seconds[pass]);
   }
   return most[kFirstForward] + most[kLastBackward] + (forwards - 1) * most[kForward] +
          (backwards - 1) * (most[kBackward] + work.accumulation) + work.optimizer;
@@ -152,7 +152,7 @@ double LayerSearch::quick_bound() const {
       }
       sum += least(i, [&](const UnitWork& work, Place place) { return once(form, work, place); });
       beyond += least(i, [&](const UnitWork& work, Place place) {
-        const std::array<double, kPasses> passes = form.of(work.at(place));
+        const std::array<double, kPassKinds> passes = form.of(work.at(place));
         return (m - 1) * passes[kBackward] + (m - most_first) * passes[kForward];
       });
     }

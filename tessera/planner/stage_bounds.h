@@ -35,7 +35,7 @@ class ChoiceWorks {
 
 /// Seconds of a stage's passes, and bytes.
 struct StageSum {
-  std::array<double, kPasses> passes = {};
+  std::array<double, kPassKinds> passes = {};
   /// Of the backward passes, until the gradient is sent to the stage before: without the last sum.
   double sent = 0, last_sent = 0;
   double optimizer = 0, accumulation = 0;

@@ -19,7 +19,7 @@ struct Message {
 /// Writes the passes of one unit at one place.
 class PassWriter {
  public:
-  PassWriter(std::array<PassWork, kPasses>* passes, Place place) : passes_(*passes), place_(place) {}
+  PassWriter(std::array<PassWork, kPassKinds>* passes, Place place) : passes_(*passes), place_(place) {}
 
   /// `is_main`: on the unit's channel; messages of others are counted where the rank makes them by itself.
   void add(Pass pass, double PassWork::*beside, const Message& message, bool is_main, bool is_exposed) {
@@ -55,7 +55,7 @@ class PassWriter {
   }
 
  private:
-  std::array<PassWork, kPasses>& passes_;
+  std::array<PassWork, kPassKinds>& passes_;
   Place place_;
 };
 

@@ -15,7 +15,7 @@ namespace tessera::planner {
 
 /// Passes of a micro-batch that differ in their messages: the step's first forward pass, other forward
 /// passes, backward passes, the step's last backward pass.
-enum Pass : size_t { kFirstForward, kForward, kBackward, kLastBackward, kPasses };
+enum Pass : size_t { kFirstForward, kForward, kBackward, kLastBackward, kPassKinds };
 
 /// Seconds of a unit in one pass.
 struct PassWork {
@@ -35,12 +35,12 @@ struct Place {
 
 struct UnitWork {
   /// By place: neither, first, last, both.
-  std::array<std::array<PassWork, kPasses>, 4> passes;
+  std::array<std::array<PassWork, kPassKinds>, 4> passes;
   double optimizer = 0;     // seconds of the update
   double accumulation = 0;  // seconds of adding the gradients of each micro-batch but the first
   plan::UnitMemory memory;
   plan::Span channel = {};  // of its messages; size 1: none
-  const std::array<PassWork, kPasses>& at(Place place) const {
+  const std::array<PassWork, kPassKinds>& at(Place place) const {
     return passes[(place.is_first ? 1u : 0u) + (place.is_last ? 2u : 0u)];
   }
 };
@@ -78,7 +78,7 @@ BoundForms forms_of_channels(const Profile& profile, const PassWindows& windows)
 /// A form for each direction, since a step may wait for messages in one and compute in the other.
 struct StepForm {
   BoundForm forward, backward;
-  std::array<double, kPasses> of(const std::array<PassWork, kPasses>& passes) const {
+  std::array<double, kPassKinds> of(const std::array<PassWork, kPassKinds>& passes) const {
     return {forward.of(passes[kFirstForward]), forward.of(passes[kForward]), backward.of(passes[kBackward]),
             backward.of(passes[kLastBackward])};
   }

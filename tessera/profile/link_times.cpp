@@ -13,7 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/median.h"
 #include "tessera/mesh/thread_ranks.h"
-#include "tessera/profile/link_line.h"
+#include "tessera/planner/link_line.h"
 
 namespace tessera::profile {
 namespace {

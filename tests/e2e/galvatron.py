@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of Galvatron are imported and train as laid out: the same losses as one rank.
+"""Plans of Galvatron are imported and train as laid out: the same losses as one rank. Its profiles predict step times.
 
 TESSERA_E2E_GALVATRON: "small" (default), or "huge" for a step of one rank of ViT-Huge-32 at real size.
 """
@@ -17,6 +17,7 @@ tp_consecutive_flags = [1]*32
 dp_types_enc = [0]*20+[1]*12
 """
 STEPS = settings(train__steps=2)
+TOKENS, BLOCKS = 4, 2  # of TINY
 
 
 def model_of(folder, depth):
@@ -95,6 +96,75 @@ def nothing_is_written_without_output():
         check(not list(folder.glob("*.json")), list(folder.iterdir()))
 
 
+def profile_files(folder):
+    """One host of 4 ranks. Arguments of an import."""
+    for name, numbers in (
+            ("allreduce_bandwidth_1nodes_4gpus_per_node", {"allreduce_size_4_consec_1": 100.0, "allreduce_size_2_consec_1": 50.0,
+                                                           "allreduce_size_2_consec_0": 80.0}),
+            ("p2p_bandwidth_1nodes_4gpus_per_node", {"pp_size_2": 20.0, "pp_size_4": 40.0}),
+            ("overlap_coefficient", {"overlap_coe": 1.25}),
+            ("computation_profiling_fp32_vit_all", {f"layertype_0_bsz2_seq{TOKENS}": 3.0, f"layertype_other_bsz2_seq{TOKENS}": 4.0})):
+        (folder / f"{name}.json").write_text(json.dumps(numbers))
+    return ("--hardware", "allreduce_bandwidth_1nodes_4gpus_per_node.json", "p2p_bandwidth_1nodes_4gpus_per_node.json",
+            "overlap_coefficient.json", "--computation", "computation_profiling_fp32_vit_all.json")
+
+
+def profiles_are_imported_predicted_and_exported():
+    with scratch() as folder:
+        model_of(folder, 2)
+        files = profile_files(folder)
+        text = tessera("plan", "import-profile", "vit.toml", *files, folder=folder).done()
+        for line in ("assumed: messages have no latency", "wrote profile.json; predict with it:",
+                     "  tessera plan predict vit.toml --profile profile.json --ranks 4"):
+            check(f"{line}\n" in text, line, text)
+        for keys in ("shard.level=zero3", "parallel.tensor=2", "parallel.pipeline=2"):
+            words = ("plan", "predict", "vit.toml", "--profile", "profile.json", "--ranks", 4, "--set", keys, "--json")
+            found = json.loads(tessera(*words, folder=folder).done())
+            check(found["seconds"] > 0 and found["assumptions"] == [], keys, found)
+        alone = json.loads(tessera("plan", "predict", "vit.toml", "--profile", "profile.json", "--ranks", 1, "--json",
+                                   folder=folder).done())
+        images = alone["batch_per_rank"] * alone["micro_batches"]
+        expected = 3e-3 * images * (4 + 3 * BLOCKS)
+        check(abs(alone["seconds"] / expected - 1) < 1e-9, alone, expected)
+        text = tessera("plan", "export-profile", "profile.json", "-o", "out", folder=folder).done()
+        check("not written: memory_profiling_*.json" in text, text)
+        for path in folder.glob("*_*.json"):
+            before, after = json.loads(path.read_text()), json.loads((folder / "out" / path.name).read_text())
+            check(set(before) == set(after), path, after)
+            check(all(abs(after[key] / value - 1) < 1e-9 for key, value in before.items()), path, after)
+
+
+def profiles_are_refused_in_one_line():
+    with scratch() as folder:
+        model_of(folder, 2)
+        files = profile_files(folder)
+        (folder / "mine.json").write_text("mine")
+        (folder / "bad.json").write_text('{"allreduce_size_4_consec_1": 0}')
+        one = ("import-profile", "vit.toml")
+        for words, expected in (
+                ((*one, *files, "-o", "mine.json"), "[cli.plan_import_profile] the file mine.json exists already"),
+                ((*one, *files, "-o", "nowhere/p.json"), "[cli.plan_import_profile] --output is nowhere/p.json: expected"),
+                ((*one, "--hardware", "bad.json", *files[-2:]),
+                 '[planner.import_galvatron_profile] "allreduce_size_4_consec_1" is 0 (bad.json): expected a number between'),
+                ((*one, *files[:-1], "nowhere.json"), "nowhere.json"),
+                ((*one, *files[:-2]), "[cli] --computation is missing"),
+                ((*one, *files, "--ranks-per-host", 2), "the number of ranks of a host is 2: expected 4"),
+                (("export-profile", "mine.json", "-o", "out"), "[planner.profile_from_json] not valid JSON at byte 1"),
+                (("export-profile", "mine.json", "-o", "out", "--model-name", "a/b"),
+                 "[cli.plan_export_profile] --model-name is a/b: expected a part of a file's name, without /")):
+            run = tessera("plan", *words, folder=folder)
+            check(run.wait(60) == 2, words, run.text())
+            lines = run.text().splitlines()
+            check(len(lines) == 1 and lines[0].startswith("error: ") and expected in lines[0], expected, run.text())
+        check(not (folder / "profile.json").exists() and not (folder / "out").exists(), list(folder.iterdir()))
+        check((folder / "mine.json").read_text() == "mine")
+        tessera("plan", *one, *files, folder=folder).done()
+        tessera("plan", "export-profile", "profile.json", "-o", "out", folder=folder).done()
+        again = tessera("plan", "export-profile", "profile.json", "-o", "out", folder=folder)
+        check(again.wait(60) == 2 and "exists already: expected a folder without it" in again.text(), again.text())
+        tessera("plan", "export-profile", "profile.json", "-o", "out", "--force", folder=folder).done()
+
+
 def one_rank_of_vit_huge_makes_a_step():
     """The sample at real size: rank 0 of 8."""
     with scratch() as folder:
@@ -120,5 +190,5 @@ def one_rank_of_vit_huge_makes_a_step():
 
 
 SMALL = (the_sample_of_vit_huge_trains_as_one_rank, a_strategy_of_the_readme_trains_as_one_rank, refusals_are_one_line,
-         nothing_is_written_without_output)
+         nothing_is_written_without_output, profiles_are_imported_predicted_and_exported, profiles_are_refused_in_one_line)
 main(*((one_rank_of_vit_huge_makes_a_step,) if os.environ.get("TESSERA_E2E_GALVATRON") == "huge" else SMALL))

@@ -44,7 +44,7 @@ UnitTimes times_of(const Profile& profile, const std::string& kind, int64_t tens
   return {};
 }
 
-LinkTimes link_of(const Profile& profile, const std::string& operation, const std::string& kind,
+LinkTimes assumed_link(const Profile& profile, const std::string& operation, const std::string& kind,
                   int64_t ranks, int64_t in_host = 1) {
   for (const LinkTimes& link : profile.links) {
     if (std::tie(link.operation, link.kind, link.ranks, link.in_host) ==
@@ -143,25 +143,25 @@ TEST(AssumedProfile, HasEveryKindDegreeAndModeOnce) {
 TEST(AssumedProfile, MessagesOfAHostUseItsLink) {
   const Profile profile = assumed_profile(arch::vit_config("G/14"), machine());
   for (const char* kind : {"adjacent", "strided"}) {
-    const LinkTimes gather = link_of(profile, "all_gather", kind, 4),
-                    exchange = link_of(profile, "exchange", kind, 8);
+    const LinkTimes gather = assumed_link(profile, "all_gather", kind, 4),
+                    exchange = assumed_link(profile, "exchange", kind, 8);
     expect_close(gather.latency, 3e-6);
     expect_close(gather.bytes_per_second, 200e9);
     expect_close(exchange.latency, 14e-6);
     expect_close(exchange.bytes_per_second, 100e9);
     EXPECT_EQ(gather.transport, "NCCL");
-    expect_close(link_of(profile, "send", kind, 2).bytes_per_second, 200e9);
+    expect_close(assumed_link(profile, "send", kind, 2).bytes_per_second, 200e9);
   }
-  expect_close(link_of(profile, "send", "hosts", 2).bytes_per_second, 10e9);
+  expect_close(assumed_link(profile, "send", "hosts", 2).bytes_per_second, 10e9);
 }
 
 TEST(AssumedProfile, GroupsOfSeveralHostsGatherBetweenHostsFirst) {
   const Profile profile = assumed_profile(arch::vit_config("G/14"), machine());
   const double shard = 1e9;  // bytes; each of 64 ranks sends 63: 7 to other hosts, 7 x 8 to its own
-  const LinkTimes whole = link_of(profile, "reduce_scatter", "hosts", 64, 8);
+  const LinkTimes whole = assumed_link(profile, "reduce_scatter", "hosts", 64, 8);
   expect_close(63 * shard / whole.bytes_per_second, 7 * shard / 10e9 + 56 * shard / 200e9);
   expect_close(whole.latency, 7 * 1e-5 + 7 * 1e-6);
-  const LinkTimes one = link_of(profile, "all_gather", "hosts", 64, 1);  // of each of 64 hosts
+  const LinkTimes one = assumed_link(profile, "all_gather", "hosts", 64, 1);  // of each of 64 hosts
   expect_close(one.bytes_per_second, 10e9);
   expect_close(one.latency, 63 * 1e-5);
 }
@@ -177,7 +177,7 @@ TEST(AssumedProfile, StepsUseTheLinkOfTheirGroups) {
   // Without prefetch each unit's gathers, two (of the last one), and sums are waited for.
   double gathered = 0;
   for (const plan::UnitMessages& unit : plan::unit_messages(config, plan, {}, 0)) {
-    const LinkTimes link = link_of(profile, "all_gather", "hosts", 64, 8);
+    const LinkTimes link = assumed_link(profile, "all_gather", "hosts", 64, 8);
     gathered += (unit.name == "head" ? 1 : 2) * (link.latency + unit.gather / link.bytes_per_second);
   }
   expect_close(adjacent.stages[0].parts.gathers, gathered);

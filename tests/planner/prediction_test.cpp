@@ -117,6 +117,13 @@ TEST_F(PlanPrediction, RefusesAProfileOfSomethingElse) {
       error({}),
       "[cli.plan_predict] the profile was measured in fp32 (" + query_.profile +
           "): expected bf16 (precision.compute); measure again with tessera plan profile, or add --force");
+  profile_.provenance.build = "";  // imported
+  profile_.provenance.processor = "";
+  save();
+  EXPECT_NE(error({}), "no error") << "the dtype is compared";
+  query_.sets = {"run.threads=2"};
+  EXPECT_EQ(error({"another CPU", "other build"}), "no error");
+  query_.sets = {"precision.compute=bf16"};
   query_.force = true;
   EXPECT_EQ(error({"another CPU", "other build"}), "no error");
   query_.sets = {"model.mlp_width=128"};

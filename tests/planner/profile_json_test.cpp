@@ -208,6 +208,16 @@ TEST(ProfileJson, ErrorsOfTheModel) {
             "[arch.check] depth is 0 (p.json): expected 1 to 4096");
 }
 
+TEST(ProfileJson, DeepNestingIsRefused) {
+  const auto nested = [](size_t levels) {  // inside of the outer object
+    return concat("{\"format\": ", std::string(levels - 1, '['), std::string(levels - 1, ']'), '}');
+  };
+  EXPECT_EQ(error_text([&] { profile_from_json(nested(2'000'000), "p.json"); }),
+            "[planner.profile_from_json] JSON is nested too deeply (p.json): expected at most 64 levels");
+  EXPECT_EQ(error_text([&] { profile_from_json(nested(64), "p.json"); }),
+            "[planner.profile_from_json] a profile has no \"version\" (p.json)");
+}
+
 TEST(ProfileJson, ErrorsOfUnits) {
   EXPECT_EQ(error_with("\"kind\": \"stem\"", "\"kind\": \"blocks.1\""),
             "\"kind\" is \"blocks.1\" (p.json, entry 1 of \"units\"): expected one of stem, blocks.0, "

@@ -21,7 +21,7 @@ using plan::Level;
 using plan::Recompute;
 
 /// A machine with times that have nothing to do with each other.
-struct Machine {
+struct RandomMachine {
   Profile profile;
   SearchQuestion question;
 };
@@ -35,8 +35,8 @@ class RandomMachines {
     return *(values.begin() + std::uniform_int_distribution<size_t>(0, values.size() - 1)(random_));
   }
 
-  Machine next(int64_t depth, int64_t ranks) {
-    Machine machine;
+  RandomMachine next(int64_t depth, int64_t ranks) {
+    RandomMachine machine;
     Profile& profile = machine.profile;
     profile.model = vit(depth);
     profile.provenance.ranks_of_host = one_of({2, 4});
@@ -113,7 +113,7 @@ std::vector<plan::UnitPlan> layouts_of(int64_t ranks, int64_t host) {
 /// Tries every plan of the space.
 class BruteForce {
  public:
-  BruteForce(const Machine& machine, bool uniform_only)
+  BruteForce(const RandomMachine& machine, bool uniform_only)
       : profile_(machine.profile), question_(machine.question), uniform_only_(uniform_only) {}
 
   double run() {
@@ -250,7 +250,7 @@ class BruteForce {
 };
 
 /// At most `most` layouts of a block for each number of stages, drawn.
-Allowed some_layouts(RandomMachines& random, const Machine& machine, size_t most) {
+Allowed some_layouts(RandomMachines& random, const RandomMachine& machine, size_t most) {
   std::vector<std::pair<int64_t, plan::UnitPlan>> chosen;
   for (int64_t stages = 1; stages <= machine.question.ranks; ++stages) {
     if (machine.question.ranks % stages != 0) continue;
@@ -285,7 +285,7 @@ TEST(Search, FindsWhatTryingEveryPlanFinds) {
   const int64_t machines = machine_count();
   for (int64_t i = 0; i < machines; ++i) {
     const Sizes& sizes = kSizes[static_cast<size_t>(i) % std::size(kSizes)];
-    Machine machine = random.next(sizes.depth, sizes.ranks);
+    RandomMachine machine = random.next(sizes.depth, sizes.ranks);
     SearchQuestion& question = machine.question;
     question.allowed = some_layouts(random, machine, sizes.layouts);
     question.memory = 1e18;

@@ -4,10 +4,10 @@
 
 #include "tessera/planner/profile.h"
 
-namespace tessera::profile {
+namespace tessera::planner {
 
 /// Sets latency, bytes_per_second and spread from samples: the line with the least sum of squared relative
 /// deviations, and a latency of at least 0. Requires: at least one sample; bytes and seconds above 0.
-void fit_line(planner::LinkTimes* link);
+void fit_line(LinkTimes* link);
 
-}  // namespace tessera::profile
+}  // namespace tessera::planner

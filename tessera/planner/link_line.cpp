@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/profile/link_line.h"
+#include "tessera/planner/link_line.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "tessera/base/error.h"
 
-namespace tessera::profile {
+namespace tessera::planner {
 
 // With u = 1 / seconds and v = bytes / seconds of each sample, the sum of (latency * u + v / rate - 1)^2 is
 // least where its two derivatives are zero.
-void fit_line(planner::LinkTimes* link) {
+void fit_line(LinkTimes* link) {
   constexpr double kHighestRate = 1e15;  // of messages whose time does not grow with their size
   double uu = 0, uv = 0, vv = 0, u_sum = 0, v_sum = 0;
   TESSERA_CHECK(!link->samples.empty());
@@ -43,4 +43,4 @@ void fit_line(planner::LinkTimes* link) {
   link->spread = std::sqrt(squares / static_cast<double>(link->samples.size()));
 }
 
-}  // namespace tessera::profile
+}  // namespace tessera::planner
