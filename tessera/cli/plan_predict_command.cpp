@@ -7,9 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
-#include "tessera/base/version.h"
 #include "tessera/cli/plan_prediction.h"
-#include "tessera/launch/launch.h"
 
 namespace tessera::cli {
 namespace {
@@ -21,17 +19,6 @@ struct PredictOptions {
   std::string trace;
   bool json = false;
 };
-
-/// The processor's name and features, as `tessera plan profile` writes them.
-Here here() {
-  const std::string machine = launch::machine_description(), separator = "; ";
-  const size_t system_ends = machine.find(separator);
-  const std::string processor =
-      system_ends == std::string::npos ? machine : machine.substr(system_ends + separator.size());
-  return {.processor = processor,
-          .build = concat("tessera ", build_info().version, " (", build_info().commit, "), LibTorch ",
-                          TESSERA_TORCH_VERSION)};
-}
 
 std::shared_ptr<PredictOptions> add_options(CLI::App* command) {
   auto options = std::make_shared<PredictOptions>();

@@ -89,23 +89,6 @@ int64_t bytes_of(recipe::Dtype dtype, const std::string& automatic) {
   return (name.empty() ? automatic : name) == "fp32" ? 4 : 2;
 }
 
-/// As the training has them (eager/session.h) on the device of the profile.
-plan::CostInputs inputs_of(const recipe::Recipe& recipe, const planner::Profile& profile,
-                           int64_t micro_batches) {
-  const std::string& compute = profile.provenance.compute;
-  const bool on_cpu = profile.provenance.device == "CPU";
-  return {.compute_bytes = bytes_of(recipe.precision.compute, compute),
-          .reduce_bytes = bytes_of(recipe.precision.reduce, compute),
-          .kept_values = recipe::kept_numbers(recipe),
-          .batches_ahead = static_cast<double>(recipe.data.prefetch),
-          .accumulates = micro_batches > 1,
-          .keeps_activations = !on_cpu && recipe.run.keep_activations == recipe::KeepActivations::kAlways,
-          .piece_values = mesh::kPieceValues,
-          .pieces_at_once = mesh::kPiecesAtOnce,
-          .frozen_units = recipe::frozen_units(recipe.model, recipe.optimizer),
-          .tensor_pieces = on_cpu && recipe.parallel.pieces != 1};
-}
-
 /// Names and seconds of what a stage spends a step on.
 std::vector<std::pair<const char*, double>> rows_of(const planner::StepParts& parts) {
   return {{"compute", parts.compute},
@@ -160,33 +143,64 @@ std::string dtype_name(recipe::Dtype dtype) {
   return "";
 }
 
-Prediction predict(const PredictionQuery& query, const Here& here) {
-  const recipe::Recipe recipe = recipe::read_recipe(query.recipe, query.sets);
-  Prediction result;
-  result.profile = planner::profile_from_json(read_file(query.profile), query.profile);
-  check_profile(query, here, recipe, result.profile);
-  planner::StepQuestion& question = result.question;
-  question.plan = recipe::make_plan(recipe, query.ranks);
-  result.sizes = recipe::batch_sizes(recipe, question.plan);
-  check_size(question.plan, result.sizes.accumulation);
-  question.inputs = inputs_of(recipe, result.profile, result.sizes.accumulation);
-  question.batch = result.sizes.per_rank;
-  question.accumulation = result.sizes.accumulation;
-  question.pieces = recipe.parallel.pieces > 0 ? recipe.parallel.pieces : kPiecesOverNetwork;
-  question.ranks_of_host = query.ranks_per_host;
-  question.shared_memory = recipe.run.shared_memory;
-  question.record = query.record;
+PredictedRecipe read_predicted(const PredictionQuery& query, const Here& here) {
+  PredictedRecipe of{recipe::read_recipe(query.recipe, query.sets),
+                     planner::profile_from_json(read_file(query.profile), query.profile)};
+  check_profile(query, here, of.recipe, of.profile);
+  return of;
+}
+
+plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t micro_batches) {
+  const recipe::Recipe& recipe = of.recipe;
+  const std::string& compute = of.profile.provenance.compute;
+  const bool on_cpu = of.profile.provenance.device == "CPU";
+  return {.compute_bytes = bytes_of(recipe.precision.compute, compute),
+          .reduce_bytes = bytes_of(recipe.precision.reduce, compute),
+          .kept_values = recipe::kept_numbers(recipe),
+          .batches_ahead = static_cast<double>(recipe.data.prefetch),
+          .accumulates = micro_batches > 1,
+          .keeps_activations = !on_cpu && recipe.run.keep_activations == recipe::KeepActivations::kAlways,
+          .piece_values = mesh::kPieceValues,
+          .pieces_at_once = mesh::kPiecesAtOnce,
+          .frozen_units = recipe::frozen_units(recipe.model, recipe.optimizer),
+          .tensor_pieces = on_cpu && recipe.parallel.pieces != 1};
+}
+
+int64_t pieces_of(const recipe::Recipe& recipe) {
+  return recipe.parallel.pieces > 0 ? recipe.parallel.pieces : kPiecesOverNetwork;
+}
+
+Prediction predict(const PredictedRecipe& of, const planner::StepQuestion& question,
+                   const recipe::BatchSizes& sizes) {
+  Prediction result{.profile = of.profile, .sizes = sizes, .question = question};
   result.time = planner::predict_step(result.profile, question);
   const planner::Provenance& from = result.profile.provenance;
   if (from.is_assumed()) {
     result.time.assumptions.insert(result.time.assumptions.begin(),
                                    concat("the machine, ", from.device, ": ", from.assumed));
   }
-  result.traffic = plan::step_traffic(recipe.model, question.plan, question.inputs, result.sizes.accumulation,
-                                      result.sizes.per_rank);
-  result.memory = plan::predict_stage_memory(recipe.model, question.plan, question.inputs, question.batch);
-  result.images_per_second = static_cast<double>(result.sizes.batch) / result.time.seconds;
+  const arch::ModelConfig& model = of.profile.model;
+  result.traffic =
+      plan::step_traffic(model, question.plan, question.inputs, question.accumulation, question.batch);
+  result.memory = plan::predict_stage_memory(model, question.plan, question.inputs, question.batch);
+  result.images_per_second = static_cast<double>(sizes.batch) / result.time.seconds;
   return result;
+}
+
+Prediction predict(const PredictionQuery& query, const Here& here) {
+  const PredictedRecipe of = read_predicted(query, here);
+  planner::StepQuestion question;
+  question.plan = recipe::make_plan(of.recipe, query.ranks);
+  const recipe::BatchSizes sizes = recipe::batch_sizes(of.recipe, question.plan);
+  check_size(question.plan, sizes.accumulation);
+  question.inputs = inputs_of(of, sizes.accumulation);
+  question.batch = sizes.per_rank;
+  question.accumulation = sizes.accumulation;
+  question.pieces = pieces_of(of.recipe);
+  question.ranks_of_host = query.ranks_per_host;
+  question.shared_memory = of.recipe.run.shared_memory;
+  question.record = query.record;
+  return predict(of, question, sizes);
 }
 
 void print_prediction(const Prediction& prediction, std::ostream& out) {

@@ -18,6 +18,8 @@ namespace tessera::cli {
 struct Here {
   std::string processor, build;
 };
+/// The processor's name and features, as `tessera plan profile` writes them.
+Here here();
 
 struct PredictionQuery {
   std::string recipe, profile;    // files
@@ -28,22 +30,37 @@ struct PredictionQuery {
   bool record = false;         // for a trace
 };
 
+/// What predictions begin with.
+struct PredictedRecipe {
+  recipe::Recipe recipe;
+  planner::Profile profile;
+};
+
 struct Prediction {
   planner::Profile profile;
   recipe::BatchSizes sizes;
   planner::StepQuestion question;
-  planner::StepTime time;
-  plan::StepTraffic traffic;
-  std::vector<plan::Memory> memory;  // by stage
-  double images_per_second = 0;      // over all ranks
+  planner::StepTime time = {};
+  plan::StepTraffic traffic = {};
+  std::vector<plan::Memory> memory = {};  // by stage
+  double images_per_second = 0;           // over all ranks
 };
 
 /// "fp32"; "" where the recipe leaves the dtype open.
 std::string dtype_name(recipe::Dtype dtype);
 
-/// Reads recipe and profile and predicts a step. Errors: UserError of the files; a profile of another model;
-/// and, without `force`, of another machine, build, compute dtype or number of threads. An imported profile
-/// (without build) is compared by its dtype alone.
+/// Reads recipe and profile. Errors: UserError of the files; a profile of another model; and, without
+/// `force`, of another machine, build, compute dtype or number of threads. An imported profile (without
+/// build) is compared by its dtype alone.
+PredictedRecipe read_predicted(const PredictionQuery& query, const Here& here);
+/// What the training has of plan::CostInputs (eager/session.h), on the device of the profile.
+plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t micro_batches);
+/// StepQuestion::pieces.
+int64_t pieces_of(const recipe::Recipe& recipe);
+/// Errors: as planner::predict_step().
+Prediction predict(const PredictedRecipe& of, const planner::StepQuestion& question,
+                   const recipe::BatchSizes& sizes);
+/// Reads recipe and profile and predicts a step of the recipe's layout. Errors: as read_predicted().
 Prediction predict(const PredictionQuery& query, const Here& here);
 
 /// The table for people: seconds by part of the slowest stage, images per second, bytes, memory per stage.

@@ -20,8 +20,11 @@ bool is_better(const FoundPlan& one, const FoundPlan& other) {
   return std::abs(difference) > kSame ? difference < 0 : one.most_memory() < other.most_memory();
 }
 
-bool is_same(const StepQuestion& one, const StepQuestion& other) {
-  return one.plan == other.plan && one.accumulation == other.accumulation && one.batch == other.batch;
+/// But for the prefetch.
+bool is_alike(const StepQuestion& one, const StepQuestion& other) {
+  plan::Plan plan = one.plan;
+  plan.prefetch = other.plan.prefetch;
+  return plan == other.plan && one.accumulation == other.accumulation && one.batch == other.batch;
 }
 
 }  // namespace
@@ -83,8 +86,12 @@ Candidates::Outcome Candidates::try_plan(const ProposedPlan& candidate) {
 
 void Candidates::keep(FoundPlan plan) {
   std::vector<FoundPlan>& best = result_.best;
-  const auto same = [&](const FoundPlan& other) { return is_same(plan.question, other.question); };
-  if (std::ranges::any_of(best, same)) return;
+  const auto alike = std::ranges::find_if(
+      best, [&](const FoundPlan& other) { return is_alike(plan.question, other.question); });
+  if (alike != best.end()) {
+    if (!is_better(plan, *alike)) return;
+    best.erase(alike);
+  }
   best.insert(std::ranges::upper_bound(best, plan, is_better), std::move(plan));
   if (best.size() > kPlansKept) best.pop_back();
 }

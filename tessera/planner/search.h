@@ -46,8 +46,8 @@ struct FoundPlan {
 };
 
 struct SearchResult {
-  /// By rising time of an image; of equal times the one with less memory first. No two are equal. At most
-  /// kPlansKept. Empty: nothing fits.
+  /// By rising time of an image; of equal times the one with less memory first. Of plans that differ in
+  /// their prefetch alone the first. At most kPlansKept. Empty: nothing fits.
   std::vector<FoundPlan> best;
   /// Seconds of an image that no plan of the space can be below. At most the best plan's.
   double lower_bound = 0;

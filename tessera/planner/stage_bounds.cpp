@@ -54,7 +54,8 @@ double StageSum::all_passes(int64_t micro_batches) const {
 void add_unit(StageSum* stage, const UnitWork& work, Place place, const StepForm& form) {
   const std::array<double, kPassKinds> passes = form.of(work.at(place));
   for (size_t pass = 0; pass < kPassKinds; ++pass) stage->passes[pass] += passes[pass];
-  const std::array<double, kPassKinds> sent = place.is_first ? form.of(work.at({false, place.is_last})) : passes;
+  const std::array<double, kPassKinds> sent =
+      place.is_first ? form.of(work.at({false, place.is_last})) : passes;
   stage->sent += sent[kBackward];
   stage->last_sent += sent[kLastBackward];
   stage->optimizer += work.optimizer;

@@ -45,7 +45,7 @@ UnitTimes times_of(const Profile& profile, const std::string& kind, int64_t tens
 }
 
 LinkTimes assumed_link(const Profile& profile, const std::string& operation, const std::string& kind,
-                  int64_t ranks, int64_t in_host = 1) {
+                       int64_t ranks, int64_t in_host = 1) {
   for (const LinkTimes& link : profile.links) {
     if (std::tie(link.operation, link.kind, link.ranks, link.in_host) ==
         std::tie(operation, kind, ranks, in_host))
