@@ -234,18 +234,27 @@ class Writer {
     release(unit);
   }
 
-  /// Adds a micro-batch's gradients to those before it: zero1 before they are summed over ranks.
+  /// Holds a micro-batch's gradients (shard/unit.cpp, collected_gradients): zero2 and zero3 as they are made,
+  /// up to their sum over the ranks, which is added to those before it. Others in fp32, unless nothing is to
+  /// be added to them.
+  double accumulate_seconds(const plan::UnitMessages& unit, int64_t micro_batch) const {
+    const Profile& profile = costs_.profile;
+    const bool is_first = micro_batch == 0;
+    if (unit.shard.size > 1 && unit.level != Level::kZero1)
+      return is_first ? 0 : unit.owned * profile.add_sum_seconds;
+    const bool nothing_is_added =
+        unit.shard.size == 1 && unit.replicate.size == 1 && costs_.micro_batches == 1;
+    if (nothing_is_added) return 0;
+    return unit.values * (is_first ? profile.widen_seconds : profile.accumulate_seconds);
+  }
+
   void accumulate(size_t unit, int64_t micro_batch) {
-    double values = 0;
-    for (const size_t entry : of_unit_.at(unit)) {
-      const plan::UnitMessages& one = messages_[entry];
-      values += one.level == Level::kZero1 ? one.values : one.owned;
-    }
-    if (micro_batch == 0) return;
+    double seconds = 0;
+    for (const size_t entry : of_unit_.at(unit)) seconds += accumulate_seconds(messages_[entry], micro_batch);
     add({.kind = Kind::kCompute,
          .part = Part::kAccumulate,
          .unit = static_cast<int32_t>(unit),
-         .seconds = values * costs_.profile.accumulate_seconds});
+         .seconds = seconds});
   }
 
   // ---- passes
