@@ -36,6 +36,10 @@ int64_t shared_resident_bytes() {
   return kilobytes * 1024;
 }
 
+int64_t MemoryBefore::peak_growth() const {
+  return peak_resident_bytes() - resident - (shared_resident_bytes() - shared);
+}
+
 void trace_resident_memory() {
   if (Trace* trace = current_trace())
     trace->counter("resident memory", "MiB", static_cast<double>(resident_bytes()) / (1 << 20));

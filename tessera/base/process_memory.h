@@ -13,6 +13,13 @@ int64_t peak_resident_bytes();  // the highest so far
 /// together.
 int64_t shared_resident_bytes();
 
+/// What was resident at one moment, from which the growth of memory since then is told.
+struct MemoryBefore {
+  int64_t resident = resident_bytes(), shared = shared_resident_bytes();
+  /// Of the peak, without pages of shared memory.
+  int64_t peak_growth() const;
+};
+
 /// A point of the curve of resident memory in the calling thread's trace, if it has one (base/trace.h).
 void trace_resident_memory();
 

@@ -38,7 +38,7 @@ struct Common {
 struct StepOptions : Common {
   std::string dtype = "auto";
   bool recompute = false, quiet = false;
-  std::string kernels;
+  std::string kernels, requests;
 };
 
 CLI::App* add(CLI::App& bench, Common& options, const char* name, const char* description) {
@@ -130,6 +130,7 @@ int bench_step(const StepOptions& options, const std::vector<std::string>& argum
     job.quiet = options.quiet;
     job.output = options.output;
     job.kernels = options.kernels;
+    job.requests = options.requests;
     launch::end_on_signals();
     return engine().bench_step(job, ranks);
   });
@@ -160,6 +161,10 @@ image in memory instead of a data set. TFLOP/s counts 3 x the FLOPs of forward, 
 with the rate of the model's widest matrix product alone, and with the rate for operands that stay in registers. The step
 runs on a GPU if there is one (--set run.device=cpu for the CPU). Two further steps count the kinds of operations.
 docs/performance.md explains the output.
+
+With --requests another program decides when steps are taken, so that it can measure several layouts by turns. Rank 0
+reads lines such as "3" from the file, and prints {"step_seconds": [s, s, s]} after three steps. At the end of the file
+it prints the peak memory of each rank. Images are loaded as in a training.
 
 Examples:
   tessera bench step --model B/16 --batch 16
@@ -234,6 +239,11 @@ Action add_bench(CLI::App& app, std::vector<std::string> arguments) {
   step_command->add_option(
       "--kernels", step->kernels,
       "Profile two more steps and write calls and time of each kernel to this JSON file");
+  auto* requests = step_command->add_option(
+      "--requests", step->requests,
+      "File or named pipe: take the number of steps in each of its lines; prints JSON lines");
+  for (const char* other : {"--rounds", "--json", "--output", "--quiet", "--kernels"})
+    requests->excludes(step_command->get_option(other));
   step_command->footer(kStepFooter);
 
   const auto scaling = add_scaling(*bench);

@@ -35,11 +35,16 @@ Split split_of(const SizedUnit& unit, const Plan& plan) {
   return split;
 }
 
-/// Of a rank, while they are held: the sum's slice, and where several micro-batches are summed whole, that.
-double gradient_bytes(const SizedUnit& unit, const Plan& plan, bool accumulates) {
+/// Gradients of a unit on a rank: the slice of their sum over the ranks, and where several micro-batches are
+/// added up before that, what they are added up in.
+struct GradientBytes {
+  double slice = 0, whole = 0;
+};
+
+GradientBytes gradient_bytes(const SizedUnit& unit, const Plan& plan, bool accumulates) {
   const Split split = split_of(unit, plan);
   const bool whole = accumulates && unit.plan.level == Level::kZero1 && split.shards > 1;
-  return kFloatBytes * (split.shard + (whole ? split.all : 0));
+  return {kFloatBytes * split.shard, whole ? kFloatBytes * split.all : 0};
 }
 
 /// What is held in the compute dtype from the first step to the last.
@@ -153,7 +158,7 @@ double image_bytes(const arch::ModelConfig& config) {
 
 /// The most that a step needs of activations and gradients at once, beyond what it needs of activations
 /// alone: backward makes the gradients of one unit after another and frees what the unit kept. `kept` and
-/// `gradients`: bytes of each unit.
+/// `gradients`: bytes of each unit; of gradients that are added up whole, the whole ones are kept and freed.
 double beyond_activations(const std::vector<double>& kept, const std::vector<double>& gradients) {
   double freed = 0, held = 0, most = 0;
   for (size_t i = kept.size(); i-- > 0;) {
@@ -245,13 +250,15 @@ Memory training_memory(const arch::ModelConfig& config, const Plan& plan, CostIn
       gathered_bytes(plan, units, inputs, /*trains=*/true) + sums_of_pieces(units, inputs, batch);
   std::vector<double> kept(plan.units.size(), 0);    // bytes of each unit of the plan: activations,
   std::vector<double> coming(plan.units.size(), 0);  // gradients that backward takes up
+  std::vector<double> whole(plan.units.size(), 0);   // gradients that leave when they are summed over ranks
   double lasting = 0;                                // gradients that are held throughout
   double again = 0, passing = 0;  // activations that are made again, and those of a frozen unit's forward
   for (const SizedUnit& unit : units) {
     memory.states += states_of(unit, plan, inputs);
-    const double gradients = gradient_bytes(unit, plan, inputs.accumulates);
-    const bool lasts = inputs.accumulates || unit.plan.offload != Offload::kNone;
-    (lasts ? lasting : coming[unit.index]) += gradients;
+    const GradientBytes gradients = gradient_bytes(unit, plan, inputs.accumulates);
+    whole[unit.index] += gradients.whole;
+    const bool comes = !inputs.accumulates || gradients.whole > 0;
+    (comes && unit.plan.offload == Offload::kNone ? coming[unit.index] : lasting) += gradients.slice;
   }
   const int64_t stage = stage_of(plan, rank);
   for (size_t i = 0; i < plan.units.size(); ++i) {
@@ -265,7 +272,10 @@ Memory training_memory(const arch::ModelConfig& config, const Plan& plan, CostIn
     kept[i] = images * kept_of(unit, of);
     if (unit.recomputes()) again = std::max(again, images * (of.again - sums_of(unit, of)));
   }
-  memory.gradients = lasting + beyond_activations(kept, coming);
+  std::vector<double> freed = kept;
+  for (size_t i = 0; i < freed.size(); ++i) freed[i] += whole[i];
+  memory.gradients =
+      lasting + std::accumulate(whole.begin(), whole.end(), 0.0) + beyond_activations(freed, coming);
   const double image = images * image_bytes(config);
   if (plan.stages == 1) {
     // When frozen units run, nothing is kept yet.
@@ -328,7 +338,9 @@ std::vector<UnitMemory> unit_memory(const arch::ModelConfig& config, const Plan&
     UnitMemory& unit = units.back();
     const Split split = split_of(sized, plan);
     unit.lasting += states_of(sized, plan, inputs) + kept_bytes(sized, plan, compute);
-    if (inputs.accumulates) unit.lasting += gradient_bytes(sized, plan, true);
+    // Of gradients that are collected whole, the slices come while the whole ones leave.
+    const GradientBytes gradients = gradient_bytes(sized, plan, inputs.accumulates);
+    if (inputs.accumulates) unit.lasting += gradients.whole > 0 ? gradients.whole : gradients.slice;
     if (split.shards > 1 && sized.plan.level < Level::kZero3) unit.lasting += compute * split.all;
     if (is_new && static_cast<int64_t>(sized.index) >= inputs.frozen_units) {
       unit.kept = static_cast<double>(batch) * kept_of(plan.units[sized.index], model.units[sized.index]);

@@ -21,6 +21,21 @@ bool is_of_host(const std::string& kind) { return kind == "adjacent" || kind == 
 
 }  // namespace
 
+double LinkCost::seconds(double bytes, double messages) const {
+  if (bytes <= 0) return 0;
+  const std::vector<LinkTimes::Sample>& samples = times->samples;
+  const double each = bytes / messages;
+  if (samples.size() < 2) return messages * (times->latency + each / times->bytes_per_second);
+  auto above = std::ranges::lower_bound(
+      samples, each, {}, [](const LinkTimes::Sample& sample) { return static_cast<double>(sample.bytes); });
+  if (above == samples.begin()) ++above;
+  if (above == samples.end()) --above;
+  const auto point = [](const LinkTimes::Sample& sample) {
+    return std::pair(static_cast<double>(sample.bytes), sample.seconds);
+  };
+  return messages * on_line(each, point(*std::prev(above)), point(*above));
+}
+
 UnitTable::UnitTable(const Profile& profile) : is_assumed_(profile.provenance.is_assumed()) {
   for (const UnitTimes& unit : profile.units)
     times_[{unit.kind, unit.tensor, unit.recompute}][unit.batch] = {unit.forward, unit.backward};
@@ -153,7 +168,7 @@ LinkCost LinkTable::find(const std::string& operation, const GroupPlace& place) 
                                link->ranks, ' ', leaves_host ? "" : concat(link->kind, ' '), "ranks",
                                differs ? on_each(link->in_host) : ""));
   }
-  return {link->latency, link->bytes_per_second, link->transport == "shared memory"};
+  return {link, link->transport == "shared memory"};
 }
 
 }  // namespace tessera::planner

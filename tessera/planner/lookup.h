@@ -52,13 +52,13 @@ struct GroupPlace {
   int64_t in_host = 1;  // kHosts: the most of them on one host
 };
 
-/// How messages of a group travel.
+/// How messages of a group travel. Outlived by the profile.
 struct LinkCost {
-  double latency = 0, bytes_per_second = 1;
+  const LinkTimes* times = nullptr;
   bool own_time = false;  // the rank copies by itself: nothing is hidden
-  double seconds(double bytes, double messages = 1) const {
-    return bytes > 0 ? latency * messages + bytes / bytes_per_second : 0;
-  }
+  /// Of `messages` that carry `bytes` together, in equal parts. Piecewise linear between the measured sizes;
+  /// beyond them the nearest segment goes on, and never below 0. With less than two sizes the profile's line.
+  double seconds(double bytes, double messages = 1) const;
 };
 
 /// Times of messages by operation and group.

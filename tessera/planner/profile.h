@@ -27,7 +27,8 @@ struct UnitTimes {
 /// LinkTimes::kind of groups whose ranks are on several hosts.
 inline constexpr const char* kHosts = "hosts";
 
-/// Messages of one kind of group: seconds = latency + bytes / bytes_per_second.
+/// Messages of one kind of group. Times lie between the samples; the line, seconds = latency + bytes /
+/// bytes_per_second, describes them in two numbers and stands for them where there are less than two.
 struct LinkTimes {
   /// "all_gather", "reduce_scatter", "exchange" (activations of a tensor group), "send".
   std::string operation;
@@ -42,8 +43,8 @@ struct LinkTimes {
     double seconds = 0;
     bool operator==(const Sample&) const = default;
   };
-  std::vector<Sample> samples = {};
-  int64_t in_host = 1;  // kHosts: ranks of the group on each host
+  std::vector<Sample> samples = {};  // by increasing bytes
+  int64_t in_host = 1;               // kHosts: ranks of the group on each host
   bool operator==(const LinkTimes&) const = default;
 };
 
@@ -73,10 +74,13 @@ struct Profile {
   std::vector<LinkTimes> links;
   /// Factors by which passes and messages take longer while both are under way (at least 1).
   double compute_slowdown = 1, link_slowdown = 1;
-  double optimizer_seconds = 0;   // of an update, per value that a rank holds
-  double accumulate_seconds = 0;  // of adding a micro-batch's gradient, per value
-  double data_seconds = 0;        // of an image, over all workers of a rank
-  double step_seconds = 0;        // of a step besides: votes, logs
+  double optimizer_seconds = 0;  // of an update, per value that a rank holds
+  /// Of gradients that passes make in the compute dtype, per value, beyond a pass whose gradients stay as
+  /// they are made: writing those of a step's first micro-batch in fp32, adding those of a later one in fp32.
+  double widen_seconds = 0, accumulate_seconds = 0;
+  double add_sum_seconds = 0;  // of adding a micro-batch's sum over ranks to earlier ones, per value
+  double data_seconds = 0;     // of an image, over all workers of a rank
+  double step_seconds = 0;     // of a step besides: votes, logs
   bool operator==(const Profile&) const = default;
 };
 

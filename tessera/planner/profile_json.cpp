@@ -123,8 +123,9 @@ LinkTimes link_of(const JsonFields& fields, const Json& json) {
   link.spread = fields.number_of_at_least(json, "spread", 0);
   for (const Json& one : list_of(fields, json, "samples")) {
     fields.keys(one, "a sample", {"bytes", "seconds"});
+    const int64_t least = link.samples.empty() ? 1 : link.samples.back().bytes + 1;
     link.samples.push_back(
-        {fields.integer(one, "bytes", 1, kMostBytes), fields.number_above(one, "seconds", 0)});
+        {fields.integer(one, "bytes", least, kMostBytes), fields.number_above(one, "seconds", 0)});
   }
   return link;
 }
@@ -171,7 +172,9 @@ std::string to_json(const Profile& profile) {
                {"compute_slowdown", profile.compute_slowdown},
                {"link_slowdown", profile.link_slowdown},
                {"optimizer_seconds", profile.optimizer_seconds},
+               {"widen_seconds", profile.widen_seconds},
                {"accumulate_seconds", profile.accumulate_seconds},
+               {"add_sum_seconds", profile.add_sum_seconds},
                {"data_seconds", profile.data_seconds},
                {"step_seconds", profile.step_seconds}};
   json["units"] = Json::array();
@@ -193,14 +196,17 @@ Profile profile_from_json(const std::string& text, const std::string& where) {
   fields.integer(json, "version", 1, kVersion);
   fields.keys(json, "a profile",
               {"format", "version", "provenance", "model", "compute_slowdown", "link_slowdown",
-               "optimizer_seconds", "accumulate_seconds", "data_seconds", "step_seconds", "units", "links"});
+               "optimizer_seconds", "widen_seconds", "accumulate_seconds", "add_sum_seconds", "data_seconds",
+               "step_seconds", "units", "links"});
   Profile profile;
   profile.provenance = provenance_of(fields, json["provenance"]);
   profile.model = model_from_json(json["model"], fields);
   profile.compute_slowdown = fields.number_of_at_least(json, "compute_slowdown", 1);
   profile.link_slowdown = fields.number_of_at_least(json, "link_slowdown", 1);
   profile.optimizer_seconds = fields.number_of_at_least(json, "optimizer_seconds", 0);
+  profile.widen_seconds = fields.number_of_at_least(json, "widen_seconds", 0);
   profile.accumulate_seconds = fields.number_of_at_least(json, "accumulate_seconds", 0);
+  profile.add_sum_seconds = fields.number_of_at_least(json, "add_sum_seconds", 0);
   profile.data_seconds = fields.number_of_at_least(json, "data_seconds", 0);
   profile.step_seconds = fields.number_of_at_least(json, "step_seconds", 0);
   read_units(fields, json, profile);

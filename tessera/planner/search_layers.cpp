@@ -126,8 +126,9 @@ double LayerSearch::estimate(const UnitWork& work, Place place, double forwards,
     const std::array<double, kPassKinds> seconds = form.of(work.at(place));
     for (size_t pass = 0; pass < kPassKinds; ++pass) most[pass] = std::max(most[pass], seconds[pass]);
   }
-  return most[kFirstForward] + most[kLastBackward] + (forwards - 1) * most[kForward] +
-         (backwards - 1) * (most[kBackward] + work.accumulation) + work.optimizer;
+  return most[kFirstForward] + most[kLastBackward] + work.first_accumulation +
+         (forwards - 1) * most[kForward] + (backwards - 1) * (most[kBackward] + work.accumulation) +
+         work.optimizer;
 }
 
 double LayerSearch::least(size_t unit, const std::function<double(const UnitWork&, Place)>& seconds) const {

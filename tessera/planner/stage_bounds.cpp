@@ -30,6 +30,7 @@ const std::vector<std::vector<UnitWork>>& ChoiceWorks::of(int64_t images, bool a
   if (!is_new) return found->second;
   for (size_t c = 0; c < plans_.size(); ++c) {
     StepQuestion question{.plan = plans_[c], .inputs = question_.inputs, .batch = images};
+    question.accumulation = accumulates ? 2 : 1;
     question.inputs.accumulates = accumulates;
     question.pieces = question_.pieces;
     question.ranks_of_host = question_.ranks_of_host;
@@ -59,6 +60,7 @@ void add_unit(StageSum* stage, const UnitWork& work, Place place, const StepForm
   stage->sent += sent[kBackward];
   stage->last_sent += sent[kLastBackward];
   stage->optimizer += work.optimizer;
+  stage->first_accumulation += work.first_accumulation;
   stage->accumulation += work.accumulation;
   stage->memory.lasting += work.memory.lasting;
   stage->memory.kept += work.memory.kept;
@@ -129,7 +131,7 @@ double beyond_one_pass(const StageSum& stage, const FrameBounds& frame, size_t i
   const auto n = static_cast<double>(frame.forwards_first[index]);
   const double first = stage.passes[kFirstForward] - stage.passes[kForward],
                last = stage.last_sent - stage.sent;
-  return first + last + (m - 1) * (stage.passes[kBackward] + stage.accumulation) +
+  return first + last + stage.first_accumulation + (m - 1) * (stage.passes[kBackward] + stage.accumulation) +
          (m - n) * stage.passes[kForward];
 }
 

@@ -38,7 +38,7 @@ struct StageSum {
   std::array<double, kPassKinds> passes = {};
   /// Of the backward passes, until the gradient is sent to the stage before: without the last sum.
   double sent = 0, last_sent = 0;
-  double optimizer = 0, accumulation = 0;
+  double optimizer = 0, first_accumulation = 0, accumulation = 0;
   plan::UnitMemory memory;
   /// Of a micro-batch, on its way forward and back.
   double way() const { return passes[kForward] + sent; }

@@ -176,18 +176,16 @@ class Writer {
     release(unit);
   }
 
-  /// Adds a micro-batch's gradients to those before it: zero1 before they are summed over ranks.
   void accumulate(size_t unit, int64_t micro_batch) {
-    double values = 0;
+    double seconds = 0;
     for (const size_t entry : of_unit_.at(unit)) {
-      const plan::UnitMessages& one = messages_[entry];
-      values += one.level == Level::kZero1 ? one.values : one.owned;
+      seconds +=
+          accumulation_seconds(costs_.profile(), messages_[entry], micro_batch == 0, costs_.micro_batches);
     }
-    if (micro_batch == 0) return;
     add({.kind = Kind::kCompute,
          .part = Part::kAccumulate,
          .unit = static_cast<int32_t>(unit),
-         .seconds = values * costs_.profile().accumulate_seconds});
+         .seconds = seconds});
   }
 
   // ---- passes

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "tessera/plan/spans.h"
-#include "tessera/plan/traffic.h"
 
 namespace tessera::planner {
 namespace {
@@ -24,6 +23,15 @@ double together(double compute, double message, const Profile& profile) {
                slow_message = message * profile.link_slowdown;
   return slow_compute <= slow_message ? slow_compute + message - slow_compute / profile.link_slowdown
                                       : slow_message + compute - slow_message / profile.compute_slowdown;
+}
+
+double accumulation_seconds(const Profile& profile, const plan::UnitMessages& unit, bool is_first,
+                            int64_t micro_batches) {
+  if (unit.shard.size > 1 && unit.level != plan::Level::kZero1)
+    return is_first ? 0 : unit.owned * profile.add_sum_seconds;
+  const bool nothing_is_added = unit.shard.size == 1 && unit.replicate.size == 1 && micro_batches == 1;
+  if (nothing_is_added) return 0;
+  return unit.values * (is_first ? profile.widen_seconds : profile.accumulate_seconds);
 }
 
 UnitCost unit_cost(const ProfileTables& tables, const StepQuestion& question, LinkTable& links, int64_t stage,

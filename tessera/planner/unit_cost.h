@@ -2,6 +2,7 @@
 // Seconds of one unit's passes. Private to this room.
 #pragma once
 
+#include "tessera/plan/traffic.h"
 #include "tessera/planner/lookup.h"
 #include "tessera/planner/step_time.h"
 
@@ -18,6 +19,12 @@ struct UnitCost {
 /// predict_step().
 UnitCost unit_cost(const ProfileTables& tables, const StepQuestion& question, LinkTable& links, int64_t stage,
                    size_t index);
+
+/// Seconds that the gradients of a unit take once a backward pass has made them. Those of zero2 and zero3
+/// travel as they are, up to their sum over the ranks, which is added to those before it. Others are
+/// collected in fp32, unless nothing is to be added to them. `is_first`: of the step's micro-batches.
+double accumulation_seconds(const Profile& profile, const plan::UnitMessages& unit, bool is_first,
+                            int64_t micro_batches);
 
 /// Of what goes on beside computation: seconds that computing and a message take together if both begin at
 /// once and each has its slowdown while both are under way.

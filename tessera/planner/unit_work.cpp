@@ -107,8 +107,9 @@ std::vector<UnitWork> unit_works(const ProfileTables& tables, const StepQuestion
       if (!one.trained) continue;
       writer.add_sums(one.level, reduce, replicas, is_sharded, is_main);
     }
-    if (one.trained)
-      work.accumulation += profile.accumulate_seconds * (one.level == Level::kZero1 ? one.values : one.owned);
+    if (!one.trained) continue;
+    work.first_accumulation += accumulation_seconds(profile, one, true, question.accumulation);
+    work.accumulation += accumulation_seconds(profile, one, false, question.accumulation);
   }
   return works;
 }

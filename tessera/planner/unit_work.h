@@ -36,8 +36,9 @@ struct Place {
 struct UnitWork {
   /// By place: neither, first, last, both.
   std::array<std::array<PassWork, kPassKinds>, 4> passes;
-  double optimizer = 0;     // seconds of the update
-  double accumulation = 0;  // seconds of adding the gradients of each micro-batch but the first
+  double optimizer = 0;  // seconds of the update
+  /// Seconds of collecting the gradients of the first micro-batch, and of each other one.
+  double first_accumulation = 0, accumulation = 0;
   plan::UnitMemory memory;
   plan::Span channel = {};  // of its messages; size 1: none
   const std::array<PassWork, kPassKinds>& at(Place place) const {

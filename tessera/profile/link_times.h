@@ -32,14 +32,14 @@ struct MessageTimes {
 };
 
 /// Messages of each of `sizes` (bytes that a rank sends), by turns, in so many rounds after one that warms
-/// up. "exchange": the mean of a gather of rows and a sum of rows of that size, since layers that are cut
-/// need as many of the one as of the other. "send": `group` is a link's. Ranks of all groups begin each
-/// message together. Collective over the mesh. Errors: CommError.
+/// up; those of less than 1 MiB several times a round. "exchange": the mean of a gather of rows and a sum of
+/// rows of that size, since layers that are cut need as many of the one as of the other. "send": `group` is a
+/// link's. Ranks of all groups begin each message together. Collective over the mesh. Errors: CommError.
 std::vector<MessageTimes> time_messages(mesh::Mesh& mesh, mesh::Group& group, const MessageKind& kind,
                                         const std::vector<int64_t>& sizes, int64_t rounds);
 
 /// The line through what the ranks of one group, or of several alike, measured at the same time: of every
-/// round the slowest rank, of these the median. `link`: names the messages. Requires: the same sizes and
+/// round the slowest rank, of these the mean. `link`: names the messages. Requires: the same sizes and
 /// rounds on every rank.
 planner::LinkTimes link_times(planner::LinkTimes link,
                               const std::vector<std::vector<MessageTimes>>& of_ranks);

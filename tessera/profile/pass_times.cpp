@@ -2,13 +2,20 @@
 #include "tessera/profile/pass_times.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <barrier>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <utility>
 
+#include "tessera/arch/model.h"
+#include "tessera/arch/specs.h"
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/median.h"
 #include "tessera/base/on_threads.h"
@@ -20,6 +27,8 @@ namespace tessera::profile {
 namespace {
 
 constexpr int64_t kMostBlocks = 3;  // of the measured model: two ordinary ones and the last
+constexpr int64_t kSumRounds = 3;   // for each of the others: small differences of long passes
+constexpr int64_t kCacheBytes = int64_t{64} << 20;  // more than caches hold
 
 using planner::UnitTimes;
 
@@ -35,15 +44,23 @@ struct UnitKey {
 /// What the rounds found.
 struct Found {
   std::map<UnitKey, std::vector<UnitPass>> units;
-  std::vector<double> accumulate, optimizer;  // seconds for a value
+  std::vector<double> widen, accumulate, add_sum, optimizer;  // seconds for a value
 
   void add(const Found& other) {
     for (const auto& [key, passes] : other.units)
       units[key].insert(units[key].end(), passes.begin(), passes.end());
-    accumulate.insert(accumulate.end(), other.accumulate.begin(), other.accumulate.end());
-    optimizer.insert(optimizer.end(), other.optimizer.begin(), other.optimizer.end());
+    for (const auto list : {&Found::widen, &Found::accumulate, &Found::add_sum, &Found::optimizer})
+      (this->*list).insert((this->*list).end(), (other.*list).begin(), (other.*list).end());
   }
 };
+
+int64_t values_of_largest_unit(const arch::ModelConfig& model) {
+  std::map<std::string, int64_t> values;
+  for (const arch::ParameterSpec& spec : arch::parameters(model)) values[spec.unit] += spec.numel();
+  int64_t most = 0;
+  for (const auto& [unit, count] : values) most = std::max(most, count);
+  return most;
+}
 
 /// One rank, on its thread. `meet` waits for all ranks of the host.
 class MeasuringRank {
@@ -59,6 +76,7 @@ class MeasuringRank {
   Found run() {
     for (const int64_t tensor : settings_.tensor) measure(tensor);
     measure_sums_and_updates();
+    measure_added_sums();
     return std::move(found_);
   }
 
@@ -95,6 +113,13 @@ class MeasuringRank {
     }
   }
 
+  /// A micro-batch behind another, so that caches hold the same for all that are compared.
+  static std::vector<UnitPass> warm_pass(MeasuredModel& model, const data::Batch& batch, bool last) {
+    model.micro_batch(batch, /*last=*/true);
+    model.forget_gradients();
+    return model.micro_batch(batch, last);
+  }
+
   static double backward_seconds(const std::vector<UnitPass>& passes) {
     double seconds = 0;
     for (const UnitPass& pass : passes) seconds += pass.backward;
@@ -104,18 +129,46 @@ class MeasuringRank {
   void measure_sums_and_updates() {
     MeasuredModel model(recipe_, {.with_optimizer = true});
     const auto values = static_cast<double>(model.values());
-    for (int64_t round = 0; round <= settings_.rounds; ++round) {
+    const data::Batch& batch = batches_.front();
+    for (int64_t round = 0; round <= kSumRounds * settings_.rounds; ++round) {
       meet_();
-      const double alone = backward_seconds(model.micro_batch(batches_.front(), /*last=*/true));
+      const double as_made = backward_seconds(warm_pass(model, batch, /*last=*/true));
       meet_();
       const double update = model.update();
       meet_();
-      model.micro_batch(batches_.front(), /*last=*/false);
-      const double added = backward_seconds(model.micro_batch(batches_.front(), /*last=*/true));
+      const double first = backward_seconds(warm_pass(model, batch, /*last=*/false));
+      const double second = backward_seconds(model.micro_batch(batch, /*last=*/false));
+      const double third = backward_seconds(model.micro_batch(batch, /*last=*/true));
       model.forget_gradients();
       if (round == 0) continue;
       found_.optimizer.push_back(update / values);
-      found_.accumulate.push_back((added - alone) / values);
+      found_.widen.push_back((first - as_made) / values);
+      found_.accumulate.push_back(((second + third) / 2 - as_made) / values);
+    }
+  }
+
+  /// Sums of a block that a message has just brought, added to those of earlier micro-batches, which caches
+  /// have lost since then.
+  void measure_added_sums() {
+    const at::NoGradGuard no_grad;
+    const int64_t values = values_of_largest_unit(recipe_.model) / settings_.ranks + 1;
+    const auto count = static_cast<size_t>(kCacheBytes / 4 / values + 1);
+    const std::vector<at::Tensor> earlier = [&] {
+      std::vector<at::Tensor> tensors;
+      for (size_t i = 0; i < count; ++i) tensors.push_back(at::zeros({values}));
+      return tensors;
+    }();
+    const at::Tensor sum = at::empty({values});
+    for (int64_t round = 0; round <= settings_.rounds; ++round) {
+      meet_();
+      double seconds = 0;
+      for (const at::Tensor& held : earlier) {
+        sum.fill_(1);
+        const auto start = std::chrono::steady_clock::now();
+        at::Tensor(held).add_(sum);
+        seconds += seconds_since(start);
+      }
+      if (round > 0) found_.add_sum.push_back(seconds / static_cast<double>(values * std::ssize(earlier)));
     }
   }
 
@@ -190,7 +243,9 @@ PassTimes measure_passes(const PassSettings& settings) {
   for (const Found& rank : of_ranks) found.add(rank);
   PassTimes times;
   for (const auto& [key, passes] : found.units) times.units.push_back(times_of(key, passes));
+  times.widen_seconds = std::max(0.0, median(found.widen));
   times.accumulate_seconds = std::max(0.0, median(found.accumulate));
+  times.add_sum_seconds = median(found.add_sum);
   times.optimizer_seconds = median(found.optimizer);
   return times;
 }

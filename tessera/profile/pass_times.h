@@ -25,14 +25,15 @@ struct PassTimes {
   /// blocks kAll as well; for a tensor-parallel degree above 1, blocks that it cuts have kNone, kAll and
   /// kKeepSums.
   std::vector<planner::UnitTimes> units;
-  double accumulate_seconds = 0, optimizer_seconds = 0;  // as in planner::Profile
+  // As in planner::Profile.
+  double widen_seconds = 0, accumulate_seconds = 0, add_sum_seconds = 0, optimizer_seconds = 0;
 };
 
 /// Trains a model of fewer blocks that has a unit of every kind. Each rank is a thread without peers
-/// (lone_rank.h); the ranks begin every micro-batch together. Medians over ranks, rounds and units of a kind;
-/// round 0 warms up and does not count. Batch sizes and recompute take turns within a round. From then on
-/// large tensors keep their memory (shard::keep_tensor_memory). Errors: UserError where the model has no
-/// layers that a degree could cut.
+/// (lone_rank.h); the ranks begin every micro-batch together. Medians over
+/// ranks, rounds and units of a kind; round 0 warms up and does not count. Batch sizes and recompute take
+/// turns within a round. From then on large tensors keep their memory (shard::keep_tensor_memory). Errors:
+/// UserError where the model has no layers that a degree could cut.
 PassTimes measure_passes(const PassSettings& settings);
 
 /// The model with at most 3 blocks (transformers and ResMLPs; other models as they are). `kinds`: if not

@@ -14,6 +14,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/log.h"
 #include "tessera/base/median.h"
 #include "tessera/base/process_memory.h"
 #include "tessera/base/random.h"
@@ -35,6 +36,7 @@
 #include "tessera/profile/over_ranks.h"
 #include "tessera/shard/tensor_memory.h"
 #include "tessera/train/commands.h"
+#include "tessera/train/step_requests.h"
 
 namespace tessera::train {
 namespace {
@@ -108,7 +110,7 @@ struct Rounds {
 class StepBench {
  public:
   StepBench(const BenchStepJob& job, const plan::Plan& plan, const launch::Ranks& ranks, mesh::Mesh& mesh,
-            at::Device device)
+            at::Device device, int64_t threads)
       : job_(job),
         ranks_(ranks),
         mesh_(mesh),
@@ -118,9 +120,7 @@ class StepBench {
         world_(mesh),
         sizes_(eager::batch_sizes(job.recipe, state_->plan)),
         source_(job.recipe.model, sizes_.batch),
-        loader_(source_, transform(job.recipe), loader_options(), 0),
-        product_(job.recipe.model, sizes_.per_rank,
-                 eager::resolve_dtype(job.recipe.precision.compute, device), device) {}
+        loader_(source_, transform(job.recipe), loader_options(threads), 0) {}
 
   void use(const eager::DeviceChoices& choices) { eager::use_choices(*state_, choices); }
   bool keeps_activations() const { return state_->context.keeps_activations; }
@@ -128,7 +128,9 @@ class StepBench {
   Rounds run() {
     // Memory is found, pages are there; passes are recorded, if they are.
     for (int i = 0; i < (state_->recorded ? 6 : 2); ++i) step();
-    product_.rate();
+    const WidestProduct product(job_.recipe.model, sizes_.per_rank,
+                                eager::resolve_dtype(job_.recipe.precision.compute, device_), device_);
+    product.rate();
     Rounds rounds;
     const int64_t replays = state_->recorded ? state_->recorded->replays() : 0;
     launch::OthersOnCpus others;
@@ -137,7 +139,7 @@ class StepBench {
       const auto start = Clock::now();
       step();
       rounds.seconds.push_back(seconds_since(start));
-      rounds.product_rates.push_back(product_.rate());
+      rounds.product_rates.push_back(product.rate());
     }
     others.stop();
     // Ranks of other hosts have other CPUs.
@@ -153,6 +155,12 @@ class StepBench {
     return rounds;
   }
 
+  /// Collective.
+  void serve(const MemoryBefore& before) {
+    serve_step_requests(
+        job_.requests, [this] { step(); }, before, mesh_);
+  }
+
   double flops_per_image() const { return arch::training_flops(job_.recipe.model); }
   const recipe::BatchSizes& sizes() const { return sizes_; }
 
@@ -163,13 +171,21 @@ class StepBench {
     options.flip = false;
     return options;
   }
-  data::LoaderOptions loader_options() const {
+  data::LoaderOptions loader_options(int64_t threads) const {
     data::LoaderOptions options;
     options.rank = ranks_.rank;
     options.world = ranks_.world;
     options.batch = sizes_.batch;
     options.accumulation = sizes_.accumulation;
-    options.workers = device_.is_cpu() ? 0 : 2;  // beside a GPU's launches, as in a training
+    if (job_.requests.empty()) {
+      options.workers = device_.is_cpu() ? 0 : 2;  // beside a GPU's launches, as in a training
+    } else {
+      Log quiet(false);
+      const data::LoaderOptions trained = eager::loader_options(job_.recipe, ranks_, threads, quiet);
+      options.workers = trained.workers;
+      options.worker_cores = trained.worker_cores;
+      options.prefetch = trained.prefetch;
+    }
     eager::load_for(state_->plan, &options);
     eager::deliver_for(device_, &options);
     return options;
@@ -226,7 +242,6 @@ class StepBench {
   recipe::BatchSizes sizes_;
   OnePicture source_;
   data::TrainLoader loader_;
-  WidestProduct product_;
 };
 
 Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& rounds, int64_t threads,
@@ -312,8 +327,9 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
   shard::keep_tensor_memory();  // as a training does
   const int64_t threads = eager::set_threads(job.recipe, ranks);
   const at::Device device = eager::choose_device(job.recipe, ranks);
-  const std::string command =
-      concat("bench step --rounds ", job.rounds, job.kernels.empty() ? "" : " --kernels");
+  const std::string command = job.requests.empty() ? concat("bench step --rounds ", job.rounds,
+                                                            job.kernels.empty() ? "" : " --kernels")
+                                                   : "bench step --requests";
   if (ranks.rank == 0) {
     for (const auto& line : eager::settings_without_effect(job.recipe.run, device)) warn(line);
   }
@@ -332,8 +348,14 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
           mesh->world().barrier("memory check");
           const eager::DeviceChoices choices =
               eager::choose_for_device(job.recipe, plan, batch, device);  // before the model is there
-          StepBench bench(job, plan, ranks, *mesh, device);
+          const MemoryBefore before;
+          StepBench bench(job, plan, ranks, *mesh, device, threads);
           bench.use(choices);
+          if (!job.requests.empty()) {
+            bench.serve(before);
+            mesh->world().barrier("the end");
+            return static_cast<int>(kExitDone);
+          }
           const Rounds rounds = bench.run();
           const double peak = profile::largest_over_ranks(static_cast<double>(peak_resident_bytes()),
                                                           mesh->world(), "peak memory");

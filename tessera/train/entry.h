@@ -65,8 +65,9 @@ struct BenchStepJob {
   recipe::Recipe recipe;  // the model, train.batch_per_rank, shard.*, precision.*, optimizer.*
   int64_t rounds = 5;     // steps measured
   bool json = false, quiet = false;
-  std::string output;   // also write the JSON here
-  std::string kernels;  // profile two more steps; their kernels' calls and times go here, as JSON
+  std::string output;    // also write the JSON here
+  std::string kernels;   // profile two more steps; their kernels' calls and times go here, as JSON
+  std::string requests;  // take the steps that this file asks for instead of `rounds` (step_requests.h)
 };
 
 /// Exit code of a comparison that found a difference: no error (base/error.h has those).

@@ -148,8 +148,11 @@ void print_rest(const planner::Profile& profile) {
   std::printf("\n%-44s %10.2f\n%-44s %10.2f\n", "passes beside messages, times slower",
               profile.compute_slowdown, "messages beside passes, times slower", profile.link_slowdown);
   std::printf("%-44s %10.3f\n%-44s %10.3f\n", "update, ns for each value of a rank",
-              1e9 * profile.optimizer_seconds, "adding a micro-batch's gradient, ns a value",
-              1e9 * profile.accumulate_seconds);
+              1e9 * profile.optimizer_seconds, "a first micro-batch's gradient in fp32, ns",
+              1e9 * profile.widen_seconds);
+  std::printf("%-44s %10.3f\n%-44s %10.3f\n", "adding a later one's, ns a value",
+              1e9 * profile.accumulate_seconds, "adding a sum over ranks, ns a value",
+              1e9 * profile.add_sum_seconds);
   std::printf("%-44s %10.3f\n%-44s %10.3f\n", "data, ms for each image of a rank", 1e3 * profile.data_seconds,
               "votes and other work of a step, ms", 1e3 * profile.step_seconds);
   std::fflush(stdout);
@@ -194,7 +197,9 @@ int plan_profile(const PlanProfileJob& job) {
   profile::PassTimes found = profile::measure_passes(passes);
   profile.units = std::move(found.units);
   profile.optimizer_seconds = found.optimizer_seconds;
+  profile.widen_seconds = found.widen_seconds;
   profile.accumulate_seconds = found.accumulate_seconds;
+  profile.add_sum_seconds = found.add_sum_seconds;
   if (prints) print_units(profile);
 
   const profile::LinkSettings links{.ranks = job.ranks,

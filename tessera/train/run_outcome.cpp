@@ -47,7 +47,7 @@ nlohmann::ordered_json memory_used(const Prepared& p, mesh::Mesh& mesh) {
   };
   // (A rank's messages stay resident until the end, so they are part of its peak.)
   const int64_t peak = peak_resident_bytes(),
-                training = peak - p.idle_bytes - (shared_resident_bytes() - p.idle_shared_bytes);
+                training = MemoryBefore{p.idle_bytes, p.idle_shared_bytes}.peak_growth();
   nlohmann::ordered_json json = {{"peak_rss_bytes", largest(peak)},
                                  {"training_memory_bytes", largest(training)},
                                  {"predicted_memory_bytes", static_cast<int64_t>(p.predicted_bytes)}};

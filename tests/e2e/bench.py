@@ -51,6 +51,32 @@ def kernels_of_a_step():
         check(names["tessera::linear"]["calls"] >= 4, names["tessera::linear"])
 
 
+def steps_on_request():
+    """Another program asks for steps through a pipe, and learns their times and the memory of all ranks."""
+    with scratch() as folder:
+        pipe = folder / "requests"
+        os.mkfifo(pipe)
+        words = ("bench", "step", "--model", "mu", "--batch", 4, "--procs", 2, "--set", "run.threads=1", "--requests", pipe)
+        with tessera(*words, folder=folder) as run, open(os.open(pipe, os.O_RDWR), "w", buffering=1) as requests:
+            def answers():
+                return [json.loads(line) for line in run.text().splitlines() if line.startswith("{")]
+            for number, steps in enumerate((1, 3)):
+                requests.write(f"{steps}\n")
+                run.wait_for(lambda: len(answers()) > number, "an answer")
+                seconds = answers()[number]["step_seconds"]
+                check(len(seconds) == steps and all(second > 0 for second in seconds), seconds)
+            requests.close()
+            run.done(60)
+            ranks = answers()[2]["ranks"]
+            check(len(ranks) == 2, ranks)
+            for rank in ranks:
+                check(0 < rank["training_memory_bytes"] < rank["peak_rss_bytes"], rank)
+        (folder / "bad").write_text("2\nmany\n")
+        run = tessera(*words[:-1], folder / "bad", folder=folder)
+        check(run.wait(60) == 2, run.text())
+        check('bad is "many": expected a number of steps, 1 to 1000000' in run.text(), run.text())
+
+
 def a_busy_machine_is_told():
     with scratch() as folder:
         busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count())]
@@ -113,6 +139,9 @@ def nonsense_is_refused_in_one_line():
                 (("step", "--procs", 0), "[bench.step] --procs is 0: expected at least 1"),
                 (("shard", "--procs", 0), "[bench.shard] --procs is 0: expected at least 1"),
                 (("step", "--output", "nowhere/step.json"), "[bench.step] --output is nowhere/step.json: expected the name of a file in a folder that exists"),
+                (("step", "--requests", "nowhere"), "[bench.step] cannot read the file of --requests: nowhere"),
+                (("step", "--requests", "."), "[bench.step] cannot read the file of --requests: ."),
+                (("step", "--requests", "a", "--json"), "--json excludes --requests"),
                 (("step", "--kernels", "."), "[bench.step] --kernels is .: expected the name of a file"),
                 (("step", "--kernels", "a", "--output", "a"), "[bench.step] --output and --kernels are both a: expected two different files"),
                 (("scaling", "--batch", 0), "[bench.scaling] --batch is 0: expected at least 1"),
@@ -129,5 +158,5 @@ def nonsense_is_refused_in_one_line():
             check(expected in refused.text(), words, refused.text())
 
 
-main(step_on_one_rank_and_on_two, kernels_of_a_step, a_busy_machine_is_told, scaling_is_a_table, one_signal_ends_it,
+main(step_on_one_rank_and_on_two, kernels_of_a_step, steps_on_request, a_busy_machine_is_told, scaling_is_a_table, one_signal_ends_it,
      scaling_clears_up_behind_one_that_was_killed, nonsense_is_refused_in_one_line)

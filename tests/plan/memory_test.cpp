@@ -66,14 +66,16 @@ TEST(Memory, GradientsBeyondActivationsThatAreFreed) {
   }
 }
 
-// Those of one micro-batch are there in the next one's forward, and ZeRO-1 sums them whole.
+// Those of one micro-batch are there in the next one's forward. ZeRO-1 adds them up whole, and slices come
+// with the last micro-batch, in which whole units and activations leave.
 TEST(Memory, GradientsOfSeveralMicroBatches) {
   CostInputs inputs = kFp32;
   inputs.accumulates = true;
   for (const Level level : {Level::kZero2, Level::kZero3}) {
     EXPECT_EQ(memory(level, 4, inputs, false, 1, 1000).gradients, 4 * 1316 / 4);
   }
-  EXPECT_EQ(memory(Level::kZero1, 4, inputs, false, 1, 1000).gradients, 4 * 1316 / 4 + 4 * 1316);
+  EXPECT_EQ(memory(Level::kZero1, 4, inputs, false, 1, 1000).gradients, 4 * 1316 + 4 * 44 / 4);
+  EXPECT_EQ(memory(Level::kZero1, 4, inputs, false, 1, 0).gradients, 4 * 1316 + 4 * (44 + 600) / 4 - 4 * 44);
   EXPECT_EQ(memory(Level::kZero1, 1, inputs, false, 1, 1000).gradients, 4 * 1315);
   EXPECT_EQ(memory(Level::kReplicate, 4, inputs, false, 1, 1000).gradients, 4 * 1316);
 }

@@ -51,7 +51,9 @@ Profile sample() {
   profile.compute_slowdown = 1.25;
   profile.link_slowdown = 1.5;
   profile.optimizer_seconds = 1e-9;
+  profile.widen_seconds = 1.5e-10;
   profile.accumulate_seconds = 2e-10;
+  profile.add_sum_seconds = 2.5e-10;
   profile.data_seconds = 3e-3;
   profile.step_seconds = 4e-3;
   return profile;

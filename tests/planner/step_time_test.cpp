@@ -103,10 +103,60 @@ TEST(StepTime, OneRankTakesTheSumOfItsPasses) {
   EXPECT_EQ(values, arch::parameter_count(vit(3)));
   EXPECT_NEAR(time.stages[0].parts.compute, 4 * (3 + 3 * 30 + 7), kNear);
   EXPECT_NEAR(time.stages[0].parts.optimizer, values * 1e-6, kNear);
-  EXPECT_NEAR(time.stages[0].parts.accumulation, 3 * values * 1e-7, kNear);
+  EXPECT_NEAR(time.stages[0].parts.accumulation, 3 * values * 1e-7, kNear);  // widening is 0 here
   EXPECT_EQ(time.stages[0].parts.rest, 0.5);
   EXPECT_NEAR(time.seconds, 400 + values * 1.3e-6 + 0.5, kNear);
   expect_parts_add_up(time);
+}
+
+/// Seconds for a value, of m micro-batches with the profile's 1e-6 for the first, 1e-5 for each later one and
+/// 1e-4 for each later sum. zero1 holds whole gradients in fp32, zero2 and zero3 sums of half of them.
+TEST(StepTime, GradientsAreHeldAsTheLevelDoes) {
+  Profile profile = profile_of(2, {1, 1}, {1, 1}, {1, 1});
+  set_links(profile, {});
+  profile.widen_seconds = 1e-6;
+  profile.accumulate_seconds = 1e-5;
+  profile.add_sum_seconds = 1e-4;
+  const double values = kStem + 2 * kBlock + kHead;
+  const auto accumulation = [&](int64_t world, plan::Level level, int64_t micro_batches) {
+    const StepTime time =
+        predict_step(profile, {.plan = plan_of(2, world, level), .accumulation = micro_batches});
+    expect_parts_add_up(time);
+    return time.stages[0].parts.accumulation / values;
+  };
+  using plan::Level;
+  EXPECT_EQ(accumulation(1, Level::kReplicate, 1), 0);  // the update reads them as they are made
+  EXPECT_NEAR(accumulation(1, Level::kReplicate, 3), 1e-6 + 2 * 1e-5, 1e-12);
+  for (const Level level : {Level::kReplicate, Level::kZero1}) {
+    EXPECT_NEAR(accumulation(2, level, 1), 1e-6, 1e-12) << plan::to_string(level);
+    EXPECT_NEAR(accumulation(2, level, 3), 1e-6 + 2 * 1e-5, 1e-12) << plan::to_string(level);
+  }
+  for (const Level level : {Level::kZero2, Level::kZero3}) {
+    EXPECT_EQ(accumulation(2, level, 1), 0) << plan::to_string(level);
+    EXPECT_NEAR(accumulation(2, level, 3), 2 * 1e-4 / 2, 1e-12) << plan::to_string(level);
+  }
+}
+
+/// Of an all-gather, of which each of two ranks sends `sent` bytes: half of a block's values, 4 bytes each.
+TEST(StepTime, MessagesTakeWhatWasMeasuredOfTheirSize) {
+  constexpr auto kSent = static_cast<int64_t>(4 * kBlock / 2);
+  const auto gathers = [](const std::vector<LinkTimes::Sample>& samples) {
+    Profile profile = profile_of(1, {0, 0}, {1, 1}, {0, 0});
+    set_links(profile, {});
+    set_link(profile, "all_gather", {.latency = 7});
+    profile.links.back().samples = samples;
+    plan::Plan plan = plan_of(1, 2);
+    plan.units[1].level = plan::Level::kZero2;
+    const StepTime time = predict_step(profile, {.plan = plan, .inputs = {.compute_bytes = 4}});
+    return time.stages[0].parts.gathers;
+  };
+  // Between two sizes, at one, beyond the largest, below the smallest.
+  EXPECT_NEAR(gathers({{kSent / 2, 2}, {kSent / 2 * 3, 6}, {kSent * 4, 26}}), 4, kNear);
+  EXPECT_NEAR(gathers({{kSent / 2, 2}, {kSent, 5}, {kSent * 2, 6}}), 5, kNear);
+  EXPECT_NEAR(gathers({{kSent / 4, 1}, {kSent / 2, 2}}), 4, kNear);
+  EXPECT_NEAR(gathers({{kSent * 2, 8}, {kSent * 4, 14}}), 5, kNear);
+  EXPECT_NEAR(gathers({{kSent * 2, 1}, {kSent * 4, 14}}), 0, kNear);  // never below 0
+  EXPECT_NEAR(gathers({{kSent, 5}}), 7, kNear);                       // the line, without a size to go on to
 }
 
 TEST(StepTime, FrozenUnitsHaveNeitherBackwardPassNorUpdate) {

@@ -63,7 +63,9 @@ TEST(PassTimes, VitHasAnEntryForEveryLayout) {
   EXPECT_EQ(times.units.front().kind, "stem");
   EXPECT_EQ(times.units.back().kind, "head");
   EXPECT_GT(times.optimizer_seconds, 0);
+  EXPECT_GE(times.widen_seconds, 0);
   EXPECT_GE(times.accumulate_seconds, 0);
+  EXPECT_GT(times.add_sum_seconds, 0);
 }
 
 TEST(PassTimes, RanksOfATensorGroupMayHaveUnequalShares) {
