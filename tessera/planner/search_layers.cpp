@@ -254,7 +254,8 @@ double LayerSearch::try_fronts() {
       fronts([this, m](const UnitWork& work, Place place, size_t) { return estimate(work, place, m, m); });
   BestCut best;
   for (const Cut& cut : promising_cuts()) {
-    const double seconds = try_cut(cut, 1, Order::kAsListed);
+    double seconds = try_cut(cut, 1, Order::kAsListed);
+    if (seconds == kInfinite) seconds = try_cut(cut, 0, Order::kAsListed);  // it needs less memory
     if (seconds < best.seconds) best = {seconds, cut};
   }
   if (!best.first.empty() && best.seconds <= 1.1 * candidates_.best()) improve(best.first, best.seconds);
@@ -364,11 +365,11 @@ std::optional<std::vector<size_t>> LayerSearch::choices_within(const Cut& cut,
   for (size_t s = 0; s < cut.size(); ++s) {
     const auto begin = static_cast<size_t>(cut[s]);
     const Front& front = proposals_[s].of(begin, end_of(cut, s));
-    const auto best = front.best(static_cast<int64_t>(budgets[s]));
-    if (!best) return std::nullopt;
-    const std::vector<size_t> of_stage = proposals_[s].choices_at(begin, end_of(cut, s), *best, order);
+    if (front.points().empty()) return std::nullopt;
+    const size_t best = front.best(static_cast<int64_t>(budgets[s])).value_or(0);  // 0: the least memory
+    const std::vector<size_t> of_stage = proposals_[s].choices_at(begin, end_of(cut, s), best, order);
     choices.insert(choices.end(), of_stage.begin(), of_stage.end());
-    bytes->push_back(static_cast<double>(front.points()[*best].memory));
+    bytes->push_back(static_cast<double>(front.points()[best].memory));
   }
   return choices;
 }
