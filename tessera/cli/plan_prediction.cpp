@@ -2,7 +2,6 @@
 #include "tessera/cli/plan_prediction.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -12,6 +11,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/trace.h"
 #include "tessera/mesh/pieces.h"
+#include "tessera/monitor/number.h"
 #include "tessera/plan/draw_schedule.h"
 #include "tessera/planner/profile_json.h"
 #include "tessera/recipe/make_plan.h"
@@ -24,12 +24,6 @@ constexpr const char* kWhere = "cli.plan_predict";
 constexpr int64_t kColumns = 96, kPiecesOverNetwork = 4;
 constexpr int64_t kMostUnitPasses = 10'000'000;  // of a step, forward
 constexpr size_t kStagesShown = 16;
-
-std::string number(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
 
 void refuse(const PredictionQuery& query, const std::string& problem, const std::string& expected,
             bool is_assumed = false) {
@@ -110,7 +104,7 @@ std::string hidden_text(const char* name, const planner::StageTime& stage) {
                         : part == "gathers"    ? stage.hidden_gathers
                         : part == "reductions" ? stage.hidden_reductions
                                                : 0;
-  return hidden > 0 ? concat("  (and ", number("%.4f", hidden), " s beside computation)") : "";
+  return hidden > 0 ? concat("  (and ", monitor::print("%.4f", hidden), " s beside computation)") : "";
 }
 
 /// What a rank needs beyond the memory of its device, if that is known.
@@ -214,11 +208,12 @@ void print_prediction(const Prediction& prediction, std::ostream& out) {
   if (plan.stages > 1) out << "seconds of stage " << time.slowest << ", which stands still the least\n";
   for (const auto& [name, seconds] : rows_of(stage.parts)) {
     if (seconds == 0 && hidden_text(name, stage).empty()) continue;
-    out << "  " << name << std::string(14 - std::string(name).size(), ' ') << number("%10.4f s", seconds)
-        << number("  %5.1f %%", 100 * seconds / time.seconds) << hidden_text(name, stage) << '\n';
+    out << "  " << name << std::string(14 - std::string(name).size(), ' ')
+        << monitor::print("%10.4f s", seconds) << monitor::print("  %5.1f %%", 100 * seconds / time.seconds)
+        << hidden_text(name, stage) << '\n';
   }
-  out << "  step          " << number("%10.4f s", time.seconds) << "  "
-      << number("%.1f", prediction.images_per_second) << " images/s\n"
+  out << "  step          " << monitor::print("%10.4f s", time.seconds) << "  "
+      << monitor::print("%.1f", prediction.images_per_second) << " images/s\n"
       << "sent per rank and step: " << human_bytes(prediction.traffic.total()) << " (gathered "
       << human_bytes(prediction.traffic.gathered) << ", reduced " << human_bytes(prediction.traffic.reduced)
       << ", exchanged " << human_bytes(prediction.traffic.exchanged) << ", passed "
@@ -293,10 +288,10 @@ std::string trace_of(const Prediction& prediction) {
       stages[stage] += concat(",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":", stage,
                               ",\"tid\":", thread->second, ",\"args\":{\"name\":", quoted(event.track), "}}");
     }
-    stages[stage] +=
-        concat(",\n{\"ph\":\"X\",\"cat\":", quoted(event.category), ",\"name\":", quoted(event.name),
-               ",\"pid\":", stage, ",\"tid\":", thread->second, ",\"ts\":", number("%.3f", 1e6 * event.begin),
-               ",\"dur\":", number("%.3f", 1e6 * (event.end - event.begin)), '}');
+    stages[stage] += concat(",\n{\"ph\":\"X\",\"cat\":", quoted(event.category),
+                            ",\"name\":", quoted(event.name), ",\"pid\":", stage, ",\"tid\":", thread->second,
+                            ",\"ts\":", monitor::print("%.3f", 1e6 * event.begin),
+                            ",\"dur\":", monitor::print("%.3f", 1e6 * (event.end - event.begin)), '}');
   }
   return trace_document(stages);
 }

@@ -9,6 +9,7 @@
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
 #include "tessera/launch/launch.h"
+#include "tessera/monitor/number.h"
 #include "tessera/recipe/executable_plan.h"
 
 namespace tessera::cli {
@@ -18,12 +19,6 @@ constexpr const char* kPlanSearch = "cli.plan_search";
 constexpr double kShareOfFreeMemory = 0.9;  // the rest is for the idle programs
 constexpr int64_t kMostImages = 1'000'000'000;
 constexpr int64_t kMostImagesOfRank = 1024;  // of a step, with --batch any
-
-std::string fixed(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
 
 int64_t images_from_text(const std::string& text) {
   const std::optional<int64_t> value = parse_number<int64_t>(text);
@@ -150,11 +145,11 @@ const char* name_of(plan::Schedule schedule) {
 
 std::string gap_text(const planner::SearchResult& result) {
   const std::string count = concat(result.bounded, " groups of plans bounded, ", result.simulated,
-                                   " plans simulated in ", fixed("%.2f", result.seconds), " s");
+                                   " plans simulated in ", monitor::print("%.2f", result.seconds), " s");
   const double gap = result.gap();
-  const std::string proven =
-      gap < 1e-6 ? "no plan of the space is faster"
-                 : concat("no plan of the space is more than ", fixed("%.2f", 100 * gap), " % faster");
+  const std::string proven = gap < 1e-6 ? "no plan of the space is faster"
+                                        : concat("no plan of the space is more than ",
+                                                 monitor::print("%.2f", 100 * gap), " % faster");
   return concat(count, result.timed_out ? " (time limit)" : "", ": ", proven);
 }
 
@@ -225,6 +220,15 @@ std::vector<std::string> settings_of(const SearchedPlan& searched, const planner
   }
   if (train.batch_per_rank > 0 && train.batch_per_rank != plan.question.batch)
     sets.push_back(concat("train.batch_per_rank=", plan.question.batch));
+  // Keys that would contradict the plan.
+  const recipe::ParallelRecipe& parallel = searched.of.recipe.parallel;
+  if (!searched.of.recipe.shard.units.empty()) sets.emplace_back("shard.units=");
+  if (parallel.tensor > 1) sets.emplace_back("parallel.tensor=1");
+  if (parallel.pipeline.stages > 1) sets.emplace_back("parallel.pipeline=1");
+  if (parallel.pipeline.virtual_stages > 1) sets.emplace_back("parallel.virtual_stages=1");
+  if (parallel.pipeline.micro_batches > 0) sets.emplace_back("parallel.micro_batches=0");
+  if (parallel.pipeline.ahead > 0) sets.emplace_back("parallel.ahead=0");
+  if (!parallel.pipeline.blocks.empty()) sets.emplace_back("parallel.stages=[]");
   return sets;
 }
 
@@ -241,8 +245,9 @@ void print_search(const SearchedPlan& searched, size_t most, std::ostream& out) 
     const planner::FoundPlan& plan = result.best[i];
     std::string memory = human_bytes(plan.most_memory());
     memory.insert(0, memory.size() < 10 ? 10 - memory.size() : 0, ' ');
-    out << fixed("%11.1f", 1 / plan.seconds_per_image()) << fixed("  %7.4f s", plan.time.seconds) << ' '
-        << memory << "  " << frame_text(plan.question) << ": " << layout_text(plan.question.plan) << '\n';
+    out << monitor::print("%11.1f", 1 / plan.seconds_per_image())
+        << monitor::print("  %7.4f s", plan.time.seconds) << ' ' << memory << "  "
+        << frame_text(plan.question) << ": " << layout_text(plan.question.plan) << '\n';
   }
   out << "\nthe first of them\n";
   print_prediction(prediction_of(searched, result.best.front()), out);

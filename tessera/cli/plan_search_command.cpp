@@ -70,7 +70,7 @@ int search(SearchOptions options) {
             << options.request.query.recipe;
   for (const std::string& set : options.request.query.sets) std::cout << " --set " << set;
   for (const std::string& set : settings_of(searched, best, options.output)) std::cout << " --set " << set;
-  std::cout << '\n';
+  std::cout << " --expected-step " << best.time.seconds << '\n';
   return kExitDone;
 }
 

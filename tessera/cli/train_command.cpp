@@ -20,6 +20,7 @@
 #include "tessera/cli/engine.h"
 #include "tessera/cli/fake_data.h"
 #include "tessera/cli/first_file_limit.h"
+#include "tessera/cli/pinned_plan.h"
 #include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 #include "tessera/recipe/default_source.h"
@@ -30,6 +31,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kRestarted = "TESSERA_RESTARTED";  // set for ranks that their parent starts again
+constexpr const char* kSearch = "search";
 constexpr auto kBeforeRestart = std::chrono::seconds(1);
 
 struct TrainOptions {
@@ -42,7 +44,9 @@ struct TrainOptions {
   int64_t pretend_steps = 1, max_restarts = 0;
   double pretend_gbits = 25, pretend_latency = 50;  // Gbit/s, microseconds
   bool dry_run = false, force = false, must_resume = false;
-  double rate = 0;
+  double rate = 0, expected_step = 0;
+  std::string plan, profile, memory;  // "", "search" or a file; of a search
+  bool searches_plan() const { return plan == kSearch; }
 };
 
 /// `--resume RUN_FOLDER` without a recipe continues that run with its own.
@@ -91,6 +95,8 @@ train::TrainJob make_job(TrainOptions options) {
   take_recipe_from_run(options);
   check_resume(options.resume);
   if (!options.fake_data.empty()) options.sets.push_back(fake_source(options.fake_data));
+  if (!options.plan.empty() && !options.searches_plan())
+    options.sets.push_back(concat("parallel.plan=\"", escape(options.plan), '"'));
   if (!options.trace.empty()) options.sets.push_back("run.trace=\"" + escape(options.trace) + "\"");
   train::TrainJob job;
   job.recipe = recipe::read_recipe(options.recipe, options.sets);
@@ -104,6 +110,7 @@ train::TrainJob make_job(TrainOptions options) {
   job.force = options.force;
   job.dry_run = options.dry_run;
   job.rate = options.rate;
+  job.expected_step = options.expected_step;
   job.pretend_steps = options.pretend_steps;
   return job;
 }
@@ -122,12 +129,47 @@ std::set<std::string> saved_steps(const fs::path& folder) {
 /// A rank or the network failed, or the program; not what the user asked for, and no stop.
 bool may_be_mended_by_restart(int code) { return code == kExitCommunication || code == kExitInternal; }
 
+/// Without options that take one value each.
+std::vector<std::string> without(const std::vector<std::string>& arguments,
+                                 const std::set<std::string>& names) {
+  std::vector<std::string> kept;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const size_t equals = arguments[i].find('=');
+    if (!names.contains(arguments[i].substr(0, equals))) {
+      kept.push_back(arguments[i]);
+    } else if (equals == std::string::npos) {
+      ++i;
+    }
+  }
+  return kept;
+}
+
+/// The arguments of ranks that train the searched plan.
+std::vector<std::string> with_searched_plan(TrainOptions options, const fs::path& folder,
+                                            const std::vector<std::string>& arguments) {
+  take_recipe_from_run(options);
+  if (!options.fake_data.empty()) options.sets.push_back(fake_source(options.fake_data));
+  SearchRequest request;
+  request.query = {.recipe = options.recipe,
+                   .profile = options.profile,
+                   .sets = options.sets,
+                   .ranks = *options.procs,
+                   .ranks_per_host = *options.procs};
+  request.memory = options.memory;
+  const PinnedPlan pinned = pinned_plan(request, folder, !options.resume.empty());
+  std::vector<std::string> changed =
+      without(arguments, {"--plan", "--profile", "--memory", "--expected-step"});
+  for (const std::string& set : pinned.sets) changed.push_back("--set=" + set);
+  changed.push_back(concat("--expected-step=", pinned.seconds));
+  return changed;
+}
+
 /// `files` ends before ranks start: a process that forks may have one thread only.
 int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
-                    std::unique_ptr<launch::FileWatchdog> files, const std::vector<std::string>& arguments) {
+                    std::unique_ptr<launch::FileWatchdog> files, std::vector<std::string> arguments) {
   // Else every rank refuses it. (The stages of a pipeline are the plan's.)
   const recipe::ParallelRecipe& parallel = job.recipe.parallel;
-  if (parallel.pipeline.stages == 1 && parallel.plan.empty())
+  if (parallel.pipeline.stages == 1 && parallel.plan.empty() && !options.searches_plan())
     static_cast<void>(recipe::resolve_batch(job.recipe.train, *options.procs));
   const recipe::RunFolder folder = recipe::claim_run_folder(job.recipe, job.resume);
   if (!folder.note.empty()) std::fprintf(stderr, "warning: %s\n", one_line(folder.note).c_str());
@@ -140,6 +182,7 @@ int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
         job.recipe.checkpoint.dir.empty() ? folder.path / "checkpoints" : fs::path(job.recipe.checkpoint.dir);
     const std::set<std::string> before = saved_steps(checkpoints);
     files.reset();
+    if (options.searches_plan()) arguments = with_searched_plan(options, folder.path, arguments);
     bool stopped = false;
     int code = launch::run_local(local, arguments, &stopped);
     for (int64_t restart = 1; restart <= options.max_restarts && !stopped && may_be_mended_by_restart(code);
@@ -216,7 +259,30 @@ launch::Ranks pretended_ranks(const TrainOptions& options, const launch::Ranks& 
   return ranks;
 }
 
-int train(const TrainOptions& options, const std::vector<std::string>& arguments) {
+/// A search is made once, by the process that starts the ranks.
+void check_plan(const TrainOptions& options, const launch::Ranks& ranks) {
+  if (!options.searches_plan()) {
+    for (const auto& [name, value] :
+         {std::pair("--profile", options.profile), std::pair("--memory", options.memory)}) {
+      if (value.empty()) continue;
+      user_error({.where = "train",
+                  .problem = concat(name, ' ', escape(value), " has no effect without --plan search"),
+                  .hint = concat("add --plan search, or remove ", name)});
+    }
+    return;
+  }
+  const bool is_only_process = ranks.world == 1 && ranks.launcher != "local" && !ranks.pretended();
+  if (is_only_process && !options.dry_run) return;
+  user_error(
+      {.where = "train",
+       .problem = concat("--plan search with ", options.dry_run     ? "--dry-run"
+                                                : ranks.pretended() ? "--pretend-world"
+                                                                    : concat("ranks of ", ranks.launcher)),
+       .expected = "--procs N, where this process starts the ranks",
+       .hint = "search first with tessera plan search, then train with --plan plan.json"});
+}
+
+int train(TrainOptions options, const std::vector<std::string>& arguments) {
   if (std::isnan(options.rate))
     user_error({.where = "train", .problem = "--rate is nan", .expected = "1e-6 to 1e12"});
   if (options.rate != 0 && !options.dry_run)
@@ -236,8 +302,11 @@ int train(const TrainOptions& options, const std::vector<std::string>& arguments
                 .problem = concat("--pretend-rank ", *options.pretend_rank, " has no effect alone"),
                 .hint = "add --pretend-world N"});
   if (options.pretend_world) ranks = pretended_ranks(options, ranks);
-  const bool starts_ranks = (options.procs > 1 || (options.procs && options.max_restarts > 0)) &&
-                            ranks.world == 1 && ranks.launcher != "local" && !options.dry_run;
+  check_plan(options, ranks);
+  if (options.searches_plan() && !options.procs) options.procs = 1;
+  const bool starts_ranks =
+      (options.procs > 1 || (options.procs && (options.max_restarts > 0 || options.searches_plan()))) &&
+      ranks.world == 1 && ranks.launcher != "local" && !options.dry_run;
   if (!starts_ranks) launch::install_signal_handlers();  // first of all: a stop asked for early counts
   auto files = std::make_unique<launch::FileWatchdog>(first_file_limit(options.sets), ranks.rank);
   train::TrainJob job = make_job(options);
@@ -271,6 +340,16 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
+  command->add_option("--plan", options->plan,
+                      "Plan file to train, or search: find the fastest layout first, within --memory");
+  command->add_option("--profile", options->profile,
+                      "With --plan search: file of tessera plan profile (default: measured now)");
+  command->add_option("--memory", options->memory,
+                      "With --plan search: memory of a rank, such as 24GiB (default: 90 % of what is free)");
+  command
+      ->add_option("--expected-step", options->expected_step,
+                   "Predicted seconds of a step: after 20 steps the run says how far it is off")
+      ->check(CLI::Range(1e-9, 1e9));
   command->add_option("--procs", options->procs,
                       "Number of ranks to start on this host (default: those of the launcher, or one)");
   command
@@ -312,6 +391,7 @@ Examples:
   tessera train recipes/quickstart.toml --procs 2 --set train.epochs=2    train for two epochs on two ranks
   tessera train recipes/quickstart.toml --procs 2 --dry-run --rate 1600   print plan, memory and training time
   tessera train --resume runs/quickstart --procs 2                        continue an interrupted run
+  tessera train recipes/quickstart.toml --procs 2 --plan search           measure, find a layout, train it
 
 For --rate, `tessera bench step` measures the images per second of a machine.)");
   return [options, command, arguments = std::move(arguments)] {

@@ -10,6 +10,7 @@
 #include "tessera/base/text.h"
 #include "tessera/data/leaving.h"
 #include "tessera/loop/evaluations.h"
+#include "tessera/loop/step_pace.h"
 #include "tessera/loop/telemetry.h"
 
 namespace tessera::loop {
@@ -43,6 +44,7 @@ class Loop {
                               input.counts)),
         saver_(state, backend, world, input.checkpoints, log),
         telemetry_(state, backend, input.counts, monitor, log),
+        pace_(input.when_pace_is_known),
         trace_(state, end_, world, input.trace_file, log),
         evaluations_(
             state, backend, world,
@@ -110,6 +112,7 @@ class Loop {
     StepTimes times{seconds, loader.take_wait_seconds(), world_.wait_seconds() - waited};
     if (bubble) times.bubble = *world_.bubble_seconds() - *bubble;
     telemetry_.step(step, lr, times);
+    pace_.add(seconds);
     result_.last_step = step;
     // Several ranks agree on a stop by the vote of a step; one rank alone also hears of it after the vote.
     const bool stop = step.stop || (world_.size() == 1 && input_.stop_requested());
@@ -153,6 +156,7 @@ class Loop {
     result_.last = evaluations_.last();
     result_.train_seconds = state_.seconds;
     result_.images_per_second = telemetry_.images_per_second();
+    result_.step_seconds = pace_.seconds();
     result_.skipped_steps = state_.guard.skipped() + state_.loss_scale.overflows();
     if (result_.skipped_steps > 0) log_.warn(concat(result_.skipped_steps, " steps were skipped"));
     files_hang_ || evaluations_.files_hang() ? loader.close(data::kBrief) : loader.close();
@@ -177,6 +181,7 @@ class Loop {
   const Every eval_every_, save_every_;
   Saver saver_;
   Telemetry telemetry_;
+  StepPace pace_;
   StepTrace trace_;
   Evaluations evaluations_;
   const data::TrainLoader* loader_ = nullptr;  // while the loop runs

@@ -31,6 +31,8 @@ struct LoopInput {
   int64_t steps_only = 0;  // > 0: so many steps and nothing else, no evaluation, no checkpoint
   /// Of the steps that the recipe traces; empty: another rank writes it.
   std::filesystem::path trace_file = {};
+  /// Called once, when enough steps of this process were made to know their pace (StepPace). May be empty.
+  std::function<void(double seconds)> when_pace_is_known = {};
 };
 
 struct LoopResult {
@@ -40,6 +42,7 @@ struct LoopResult {
   std::filesystem::path checkpoint;
   double train_seconds = 0;                 // all of the run, without evaluation and saving
   std::optional<double> images_per_second;  // over the steps of this process, if it made any
+  std::optional<double> step_seconds;       // StepPace, of this process
   StepResult last_step;
   int64_t broken_train = 0;  // training samples found broken by any rank, each once
   SaveTimes saves;

@@ -23,6 +23,7 @@ struct TrainJob {
   bool force = false;        // run although the predicted memory exceeds the machine's
   bool dry_run = false;      // say what would be done, do nothing
   double rate = 0;  // images a second of all ranks, for a dry run to say how long it takes; 0: unknown
+  double expected_step = 0;               // seconds that a plan's step was predicted to take; 0: unknown
   int64_t pretend_steps = 1;              // where the ranks are pretended: steps to make
   launch::FileWatchdog* files = nullptr;  // of this process; may be null
 };

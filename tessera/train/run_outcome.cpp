@@ -2,6 +2,7 @@
 #include "tessera/train/run_outcome.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -65,6 +66,17 @@ double predicted_of_rank(const Prepared& p, int64_t rank) {
   return p.predicted_bytes - most + stages[static_cast<size_t>(plan::stage_of(p.plan, rank))].total();
 }
 
+/// "0.512 s measured, 0.498 s predicted (+2.8 %)".
+std::string beside_prediction(const std::string& measured, const std::string& predicted, double ratio) {
+  return concat(measured, " measured, ", predicted, " predicted (",
+                monitor::print("%+.1f", 100 * (ratio - 1)), " %)");
+}
+
+std::string step_text(const Prepared& p, double seconds) {
+  return beside_prediction(monitor::print("%.4f s", seconds), monitor::print("%.4f s", p.job.expected_step),
+                           seconds / p.job.expected_step);
+}
+
 /// Of this process' steps. Where it made none, of those of the process that wrote the summary before; else
 /// null.
 nlohmann::json images_per_second(const Prepared& p, const loop::LoopResult& result) {
@@ -126,6 +138,21 @@ void end_pretended(const Prepared& p, const loop::LoopResult& result, mesh::Mesh
   log.info(concat("  summary    ", (p.run_dir / "summary.json").string()));
 }
 
+void tell_pace(const Prepared& p, int64_t rank, double seconds, Log& log) {
+  constexpr double kFar = 0.1;
+  const auto there = eager::device_memory(p.device);
+  const auto bytes = static_cast<double>(
+      there ? there->peak_bytes : MemoryBefore{p.idle_bytes, p.idle_shared_bytes}.peak_growth());
+  const double predicted_bytes = predicted_of_rank(p, rank), memory_ratio = bytes / predicted_bytes,
+               time_ratio = seconds / p.job.expected_step;
+  const std::string line =
+      concat("a step takes ", step_text(p, seconds), "; memory of this rank ",
+             beside_prediction(human_bytes(bytes), human_bytes(predicted_bytes), memory_ratio));
+  const bool is_far = std::abs(time_ratio - 1) > kFar || memory_ratio > 1 + kFar;
+  is_far ? log.warn(concat(line, ": measure again with tessera plan profile if the machine has changed"))
+         : log.info(line);
+}
+
 void write_summary(const Prepared& p, const Finished& run, mesh::Mesh& mesh) {
   const loop::LoopResult& result = run.result;
   const nlohmann::ordered_json memory = memory_used(p, mesh);
@@ -142,6 +169,7 @@ void write_summary(const Prepared& p, const Finished& run, mesh::Mesh& mesh) {
       {"broken_val_samples", result.last.figures.broken},
       {"train_seconds", result.train_seconds},
       {"images_per_second", images_per_second(p, result)},
+      {"step_seconds", result.step_seconds ? nlohmann::json(*result.step_seconds) : nlohmann::json()},
       {"steps", p.counts.total},
       {"world_size", p.ranks.world},
       {"parameters", arch::parameter_count(p.job.recipe.model)},
@@ -155,6 +183,7 @@ void write_summary(const Prepared& p, const Finished& run, mesh::Mesh& mesh) {
       {"communication", traffic},
       {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},
   };
+  if (p.job.expected_step > 0) summary["predicted_step_seconds"] = p.job.expected_step;
   if (metrics.top1_ema) {
     summary["val_top1_ema"] = *metrics.top1_ema;
     summary["val_loss_ema"] = metrics.loss_ema.value_or(0);
@@ -175,6 +204,8 @@ void write_report(const Prepared& p, const Finished& run, const monitor::Monitor
   report.title = p.job.recipe.name;
   report.facts = facts(p);
   report.facts.emplace_back("training time", human_seconds(result.train_seconds));
+  if (p.job.expected_step > 0 && result.step_seconds)
+    report.facts.emplace_back("step", step_text(p, *result.step_seconds));
   report.facts.emplace_back("skipped steps", human_count(result.skipped_steps));
   for (const StageFigures& stage : run.stages) {
     report.facts.emplace_back(

@@ -25,6 +25,9 @@ struct Finished {
   std::vector<StageFigures> stages;  // of a pipeline
 };
 
+/// Says how long a step takes and how much memory this rank needs beside what was predicted; warns where one
+/// of them is more than a tenth off. `seconds`: loop::StepPace.
+void tell_pace(const Prepared& p, int64_t rank, double seconds, Log& log);
 /// Writes summary.json of a finished run. Collective.
 void write_summary(const Prepared& p, const Finished& run, mesh::Mesh& mesh);
 /// Writes report.html of a finished run. Rank 0.

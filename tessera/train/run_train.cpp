@@ -212,7 +212,8 @@ class TrainRun {
                                 p_.checkpoints,
                                 launch::stop_or_limit(recipe().run.time_limit, recipe().run.time_margin),
                                 pretended ? p_.job.pretend_steps : 0,
-                                is_first() ? p_.run_dir / "trace.json" : fs::path()};
+                                is_first() ? p_.run_dir / "trace.json" : fs::path(),
+                                pace_teller()};
     mesh_->check_refusals();
     eager::MeshWorld world(*mesh_);
     try {
@@ -223,6 +224,12 @@ class TrainRun {
       if (pretended) throw;
       throw UserError(concat(error.what(), " (", where_to_go_on(p_.checkpoints), ")"));
     }
+  }
+
+  /// Says on the first rank how a step compares with its prediction, where there is one.
+  std::function<void(double)> pace_teller() {
+    if (!is_first() || p_.job.expected_step <= 0) return nullptr;
+    return [this](double seconds) { tell_pace(p_, mesh_->rank(), seconds, log_); };
   }
 
   int finish_pretended(const loop::LoopResult& result) {

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/cli/pinned_plan.h"
+
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "tessera/base/checksum.h"
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/text.h"
+#include "tessera/launch/launch.h"
+#include "tessera/monitor/number.h"
+
+namespace tessera::cli {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kTrainPlan = "cli.train_plan";
+
+std::string hash_of(const std::string& text) {
+  TextChecksum checksum;
+  checksum.add(text);
+  return checksum.hex();
+}
+
+/// The plan of an earlier start, if it is for as many ranks and as it was written.
+std::optional<PinnedPlan> plan_before(const fs::path& record, const fs::path& plan, int64_t ranks) {
+  std::error_code ignored;
+  if (!fs::exists(record, ignored) || !fs::exists(plan, ignored)) return std::nullopt;
+  const auto json = nlohmann::json::parse(read_file(record), nullptr, /*allow_exceptions=*/false);
+  try {
+    if (json.at("ranks") != ranks || json.at("plan_hash") != hash_of(read_file(plan))) return std::nullopt;
+    return PinnedPlan{json.at("settings"), json.at("seconds")};
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+/// Settings that an earlier search added to the run's recipe: a new search begins with those before.
+void restore_recipe(const fs::path& record, std::vector<std::string>* sets) {
+  std::error_code ignored;
+  if (!fs::exists(record, ignored)) return;
+  const auto json = nlohmann::json::parse(read_file(record), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("settings_before")) return;
+  for (const auto& set : json.at("settings_before"))
+    if (set.is_string()) sets->push_back(set);
+}
+
+std::vector<std::string> settings_before(const recipe::Recipe& recipe) {
+  const recipe::TrainRecipe& train = recipe.train;
+  return {concat("train.batch=", train.batch), concat("train.batch_per_rank=", train.batch_per_rank),
+          concat("train.accumulation=", train.accumulation)};
+}
+
+/// Another process measures: this one must not load LibTorch before it starts the ranks.
+void measure_profile(const SearchRequest& request, const fs::path& profile) {
+  const PredictionQuery& query = request.query;
+  std::vector<std::string> arguments = {
+      "plan",     "profile",        query.recipe, "--procs", std::to_string(query.ranks),
+      "--output", profile.string(), "--force"};
+  for (const std::string& set : query.sets) {
+    arguments.emplace_back("--set");
+    arguments.push_back(set);
+  }
+  std::cerr << "measuring the machine for predicted step times (tessera plan profile)\n";
+  launch::LocalOptions options;
+  options.procs = 1;
+  const int code = launch::run_local(options, arguments);
+  if (code == kExitDone) return;
+  user_error({.where = kTrainPlan,
+              .problem = concat("tessera plan profile failed with exit code ", code),
+              .hint = "run it alone and give its file with --profile, or train without --plan search"});
+}
+
+}  // namespace
+
+PinnedPlan pinned_plan(SearchRequest request, const fs::path& folder, bool resumes) {
+  const fs::path record = folder / "plan_search.json", plan = folder / "searched_plan.json";
+  if (resumes) {
+    if (std::optional<PinnedPlan> before = plan_before(record, plan, request.query.ranks)) {
+      std::cerr << "the plan that was searched before: " << plan.string() << '\n';
+      return *before;
+    }
+    restore_recipe(record, &request.query.sets);
+  }
+  if (request.query.profile.empty()) {
+    const fs::path profile = folder / "profile.json";
+    measure_profile(request, profile);
+    request.query.profile = profile.string();
+  }
+  const SearchedPlan searched = search_plan(request, here());
+  const planner::FoundPlan& best = searched.result.best.front();
+  const std::string text = plan::to_json(best.question.plan);
+  const PinnedPlan pinned{settings_of(searched, best, fs::absolute(plan).string()), best.time.seconds};
+  write_file_atomic(plan, text);
+  const nlohmann::ordered_json json = {{"ranks", request.query.ranks},
+                                       {"plan_hash", hash_of(text)},
+                                       {"settings", pinned.sets},
+                                       {"settings_before", settings_before(searched.of.recipe)},
+                                       {"seconds", pinned.seconds},
+                                       {"memory_bytes", static_cast<int64_t>(best.most_memory())},
+                                       {"memory_limit_bytes", static_cast<int64_t>(searched.question.memory)},
+                                       {"gap", searched.result.gap()},
+                                       {"profile", fs::absolute(request.query.profile).string()}};
+  write_file_atomic(record, json.dump(2) + "\n");
+  std::cerr << "searched a plan: " << frame_text(best.question) << "; " << layout_text(best.question.plan)
+            << "; a step is predicted to take " << monitor::print("%.4f s", pinned.seconds) << " and "
+            << human_bytes(best.most_memory()) << " of a rank (" << plan.string() << ")\n";
+  return pinned;
+}
+
+}  // namespace tessera::cli

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tessera plan search and tessera train --plan search: the plan that is found is the one that trains."""
+import json
+import re
+import shlex
+
+from harness import SOURCE, TINY, check, main, scratch, tessera
+
+QUICK = ("--rounds", 1, "--batches", "1,2")
+
+
+def assumed(folder):
+    """A profile for a tiny model of a machine that is not here."""
+    (folder / "tiny.toml").write_text(TINY.replace('"fp32"', '"bf16"'))
+    machine = SOURCE / "recipes/machines/h100_sxm.toml"
+    tessera("plan", "assume", "tiny.toml", "--machine", machine, "-o", "h100.json", folder=folder).done(30)
+
+
+def search(folder, *words, **options):
+    return tessera("plan", "search", "tiny.toml", "--profile", "h100.json", *words, folder=folder, **options)
+
+
+def a_searched_plan_is_the_one_that_trains():
+    with scratch() as folder:
+        (folder / "tiny.toml").write_text(TINY)
+        tessera("plan", "profile", "tiny.toml", *QUICK, "--procs", 2, folder=folder).done(60)
+        text = tessera("plan", "search", "tiny.toml", "--profile", "profile.json", "--ranks", 2, "--memory", "4GiB",
+                       folder=folder).done(60)
+        command = shlex.split(re.search(r"train it with:\n  (tessera train .*)", text)[1])
+        check("--expected-step" in command, command)
+        tessera(*command[1:], "--procs", 2, "--set", 'run.dir="run"', folder=folder).done(120)
+        trained = json.loads((folder / "run/plan.json").read_text())
+        check(trained == json.loads((folder / "plan.json").read_text()), trained)
+        check(json.loads((folder / "run/summary.json").read_text())["predicted_step_seconds"] == float(command[-1]))
+
+
+def a_search_needs_no_libtorch_and_says_what_it_proves():
+    with scratch() as folder:
+        assumed(folder)
+        no_torch = {"TESSERA_TORCH_DIR": str(folder)}
+        text = search(folder, "--hosts", "2x8", "--batch", "32,64", env=no_torch).done(60)
+        for part in ("no plan of the space is", "plans simulated", "the space\n", "wrote plan.json"):
+            check(part in text, part, "in", text)
+        found = json.loads(search(folder, "--hosts", "2x8", "--json", "-o", "", "--batch", "64", env=no_torch).done(60))
+        check(found["plans"] and found["plans"][0]["batch"] == 64 and found["plans"][0]["plan"]["world"] == 16, found)
+        rates = [plan["images_per_second"] for plan in found["plans"]]
+        check(rates == sorted(rates, reverse=True) and 0 <= found["gap"] < 1, rates)
+
+
+def where_nothing_fits_the_smallest_is_named():
+    with scratch() as folder:
+        assumed(folder)
+        run = search(folder, "--ranks", 2, "--memory", "1MiB", "-o", "")
+        check(run.wait(60) == 2, run.tail())
+        line = run.text().strip()
+        size = re.search(r"no plan fits into 1.00 MiB of a rank: expected at least ([0-9.]+) MiB: ", line)
+        check(size and line.count("\n") == 0, line)
+        more = f"{float(size[1]) + 0.01:.2f}MiB"
+        text = search(folder, "--ranks", 2, "--memory", more, "-o", "").done(60)
+        check("the first of them" in text, text)
+
+
+def bad_input_is_refused_in_one_line():
+    with scratch() as folder:
+        assumed(folder)
+        for words, says in (
+            (("--ranks", 2, "--memory", "5 apples"), "the memory is 5 apples: expected a size such as 24GiB"),
+            (("--ranks", 2, "--memory", "0"), "the memory is 0"),
+            (("--ranks", 2, "--batch", "0"), "--batch has 0"),
+            (("--ranks", 2, "--batch", "8,any"), "--batch has any"),
+            ((), "the number of ranks is not given"),
+            (("--hosts", "2y8"), "--hosts is 2y8"),
+            (("--hosts", "2x8", "--ranks", 8), "--ranks is 8, and --hosts 2x8 are 16"),
+            (("--ranks", 7, "--batch", 16), "no number of stages and micro-batches divides 7 ranks and a batch of 16 images"),
+            (("--ranks", 2, "-o", "nowhere/plan.json"), "--output is nowhere/plan.json"),
+            (("--ranks", 2, "--set", "model.depth=3"), "the profile is of another model"),
+        ):
+            run = search(folder, *words)
+            check(run.wait(60) == 2, words, run.tail())
+            lines = run.text().splitlines()
+            check(len(lines) == 1 and says in lines[0], words, says, run.text())
+
+
+def train(folder, *words):
+    return tessera("train", *words, folder=folder)
+
+
+def a_run_keeps_its_plan_and_searches_anew_for_other_ranks():
+    with scratch() as folder:
+        (folder / "tiny.toml").write_text(TINY)
+        tessera("plan", "profile", "tiny.toml", *QUICK, "--procs", 2, folder=folder).done(60)
+        run = ("tiny.toml", "--set", 'run.dir="run"', "--set", "train.epochs=0")
+        search = ("--plan", "search", "--profile", "profile.json", "--memory", "2GiB")
+        text = train(folder, *run, *search, "--procs", 2, "--set", "train.steps=24").done(120)
+        check("searched a plan: " in text and re.search(r"a step takes [0-9.]+ s measured, [0-9.]+ s predicted", text), text)
+        record = json.loads((folder / "run/plan_search.json").read_text())
+        check(record["ranks"] == 2 and record["seconds"] > 0 and record["memory_limit_bytes"] == 2 * 2**30, record)
+        first = (folder / "run/searched_plan.json").read_text()
+        check(json.loads((folder / "run/plan.json").read_text()) == json.loads(first))
+        text = train(folder, "--resume", "run", *search, "--procs", 2, "--set", "train.steps=26").done(120)
+        check("the plan that was searched before" in text and "resumed from" in text, text)
+        check((folder / "run/searched_plan.json").read_text() == first)
+        text = train(folder, "--resume", "run", *search[:2], "--procs", 1, "--set", "train.steps=28").done(120)
+        check("measuring the machine" in text and "searched a plan: " in text and "saved by 2 ranks, now 1" in text, text)
+        check(json.loads((folder / "run/plan_search.json").read_text())["ranks"] == 1)
+
+
+def a_search_is_made_by_the_process_that_starts_the_ranks():
+    with scratch() as folder:
+        (folder / "tiny.toml").write_text(TINY)
+        for words, says in (
+            (("--plan", "search", "--dry-run"), "search first with tessera plan search"),
+            (("--plan", "search", "--pretend-world", 4), "search first with tessera plan search"),
+            (("--profile", "p.json"), "--profile p.json has no effect without --plan search"),
+            (("--plan", "nowhere.json"), "nowhere.json: No such file or directory (parallel.plan)"),
+            (("--plan", "search", "--procs", 2, "--profile", "nowhere.json"), "nowhere.json"),
+        ):
+            run = train(folder, "tiny.toml", *words)
+            check(run.wait(60) == 2, words, run.tail())
+            check(says in run.text(), words, says, run.text())
+
+
+if __name__ == "__main__":
+    main(a_searched_plan_is_the_one_that_trains, a_search_needs_no_libtorch_and_says_what_it_proves,
+         where_nothing_fits_the_smallest_is_named, bad_input_is_refused_in_one_line,
+         a_run_keeps_its_plan_and_searches_anew_for_other_ranks, a_search_is_made_by_the_process_that_starts_the_ranks)
