@@ -143,6 +143,22 @@ const char* name_of(plan::Schedule schedule) {
   return "";
 }
 
+/// Units of each virtual stage: "3+2x6+3".
+std::string cut_text(const plan::Plan& plan) {
+  std::vector<std::string> parts;
+  const auto units_of = [&](size_t stage) {
+    const auto end = stage + 1 < plan.first_unit.size() ? plan.first_unit[stage + 1] : std::ssize(plan.units);
+    return end - plan.first_unit[stage];
+  };
+  for (size_t stage = 0; stage < plan.first_unit.size();) {
+    size_t end = stage + 1;
+    while (end < plan.first_unit.size() && units_of(end) == units_of(stage)) ++end;
+    parts.push_back(concat(units_of(stage), end - stage == 1 ? "" : concat('x', end - stage)));
+    stage = end;
+  }
+  return join(parts, "+");
+}
+
 std::string gap_text(const planner::SearchResult& result) {
   const std::string count = concat(result.bounded, " groups of plans bounded, ", result.simulated,
                                    " plans simulated in ", monitor::print("%.2f", result.seconds), " s");
@@ -201,7 +217,7 @@ std::string frame_text(const planner::StepQuestion& question) {
     text += name_of(plan.schedule);
     if (plan.virtual_stages > 1) text += concat(" with ", plan.virtual_stages, " virtual stages");
     if (plan.ahead > 0) text += concat(" ahead ", plan.ahead);
-    text += ", ";
+    text += concat(", ", cut_text(plan), " units, ");
   }
   text += concat(question.accumulation, " x ", question.batch, question.batch == 1 ? " image" : " images");
   return plan.prefetch == 1 ? text : concat(text, ", prefetch ", plan.prefetch);

@@ -11,6 +11,7 @@
 #include "tessera/base/words.h"
 #include "tessera/cli/output_file.h"
 #include "tessera/cli/plan_search.h"
+#include "tessera/cli/plan_verify.h"
 
 namespace tessera::cli {
 namespace {
@@ -23,7 +24,7 @@ struct SearchOptions {
   std::string hosts, output = "plan.json";
   int64_t ranks = 0;
   size_t show = 5;
-  bool json = false, uniform = false;
+  bool json = false, uniform = false, verify = false;
 };
 
 /// "4x8": hosts and ranks of each.
@@ -60,7 +61,8 @@ int search(SearchOptions options) {
   take_hosts(options);
   if (!options.output.empty()) check_output_file(kSearchWhere, options.output, options.request.query.force);
   options.request.layer_by_layer = !options.uniform;
-  const SearchedPlan searched = search_plan(options.request, here());
+  SearchedPlan searched = search_plan(options.request, here());
+  if (options.verify) verify_plans(options.request, &searched, options.json ? std::cerr : std::cout);
   options.json ? print_search_json(searched, std::cout) : print_search(searched, options.show, std::cout);
   if (options.output.empty()) return kExitDone;
   const planner::FoundPlan& best = searched.result.best.front();
@@ -107,6 +109,8 @@ Action add_plan_search(CLI::App& plan) {
       ->allow_extra_args(false);
   command->add_option("-o,--output", options->output, "Plan file to write; empty: none")
       ->capture_default_str();
+  command->add_flag("--verify", options->verify,
+                    "Make a few steps with the best 3 plans on this host and choose the fastest");
   command->add_flag("--json", options->json, "Print JSON instead of a table");
   command->add_flag(
       "--force", query.force,

@@ -41,7 +41,7 @@ struct TrainOptions {
   std::optional<int64_t> procs;
   std::optional<int64_t> pretend_world;
   std::optional<int64_t> pretend_rank;
-  int64_t pretend_steps = 1, max_restarts = 0;
+  int64_t pretend_steps = 1, trial_steps = 0, max_restarts = 0;
   double pretend_gbits = 25, pretend_latency = 50;  // Gbit/s, microseconds
   bool dry_run = false, force = false, must_resume = false;
   double rate = 0, expected_step = 0;
@@ -112,6 +112,8 @@ train::TrainJob make_job(TrainOptions options) {
   job.rate = options.rate;
   job.expected_step = options.expected_step;
   job.pretend_steps = options.pretend_steps;
+  job.trial_steps = options.trial_steps;
+  if (job.trial_steps > 0) job.recipe.name += "-trial";  // the name of its folder
   return job;
 }
 
@@ -301,6 +303,14 @@ int train(TrainOptions options, const std::vector<std::string>& arguments) {
     user_error({.where = "train",
                 .problem = concat("--pretend-rank ", *options.pretend_rank, " has no effect alone"),
                 .hint = "add --pretend-world N"});
+  if (options.pretend_world && options.trial_steps > 0)
+    user_error({.where = "train",
+                .problem = concat("--trial-steps ", options.trial_steps, " with --pretend-world"),
+                .hint = "use --pretend-steps"});
+  if (options.trial_steps > 0 && !options.resume.empty())
+    user_error({.where = "train",
+                .problem = "--trial-steps cannot resume: it saves nothing",
+                .hint = "remove --resume"});
   if (options.pretend_world) ranks = pretended_ranks(options, ranks);
   check_plan(options, ranks);
   if (options.searches_plan() && !options.procs) options.procs = 1;
@@ -364,6 +374,11 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
                       "Rank that runs with --pretend-world; of a pipeline it decides the stage (default: 0)");
   command->add_option("--pretend-steps", options->pretend_steps,
                       "Number of steps with --pretend-world (default: 1)");
+  command
+      ->add_option(
+          "--trial-steps", options->trial_steps,
+          "Make so many steps and nothing else, to see what they cost; nothing is evaluated or saved")
+      ->check(CLI::Range(int64_t{1}, int64_t{1'000'000}));
   command->add_option("--pretend-gbits", options->pretend_gbits,
                       "Network rate with --pretend-world, in Gbit/s (default: 25; 0: no limit)");
   command->add_option("--pretend-latency", options->pretend_latency,

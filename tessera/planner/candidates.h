@@ -38,9 +38,10 @@ class Candidates {
 
   /// Seconds of an image with the best plan so far; infinity without one.
   double best() const;
+  /// Plans of which the answer consists so far.
+  size_t kept() const { return result_.best.size(); }
   bool is_time_up() const;
   SearchResult take();
-  int64_t simulated() const { return result_.simulated; }
   void count_bound() { ++result_.bounded; }
 
  private:

@@ -167,9 +167,11 @@ class Search {
   /// The least bound of what was left out for lack of time.
   double try_uniform(const std::vector<Uniform>& by_bound) {
     for (const Uniform& uniform : by_bound) {
-      if (uniform.bound >= kNearlyBest * candidates_.best()) break;
+      const bool is_slower = uniform.bound >= kNearlyBest * candidates_.best();
+      if (is_slower && candidates_.kept() >= question_.at_least) break;
       if (uniform.memory > question_.memory) continue;
-      if (candidates_.is_time_up()) return uniform.bound;
+      if (candidates_.is_time_up())
+        return is_slower ? std::numeric_limits<double>::infinity() : uniform.bound;
       for (const int64_t prefetch : {1, 2, 0}) try_uniform(uniform, prefetch);
     }
     return std::numeric_limits<double>::infinity();

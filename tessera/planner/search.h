@@ -29,6 +29,7 @@ struct SearchQuestion {
   int64_t images_of_rank = 0;    // in a micro-batch; 0: any
   bool layer_by_layer = true;    // false: all blocks have the same layout
   Allowed allowed = nullptr;     // nullptr: every block
+  size_t at_least = 4;           // plans of the answer, if so many with one layout for all blocks fit
   double seconds = 60;           // of the search; then it ends with what it has found
   /// Plans of a pipeline's cut and order of passes are all compared if they are at most so many: each unit
   /// with each choice. Above it, units of a stage that are alike and have one choice lie together.

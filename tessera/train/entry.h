@@ -25,6 +25,7 @@ struct TrainJob {
   double rate = 0;  // images a second of all ranks, for a dry run to say how long it takes; 0: unknown
   double expected_step = 0;               // seconds that a plan's step was predicted to take; 0: unknown
   int64_t pretend_steps = 1;              // where the ranks are pretended: steps to make
+  int64_t trial_steps = 0;                // > 0: so many steps and nothing else, no evaluation, no checkpoint
   launch::FileWatchdog* files = nullptr;  // of this process; may be null
 };
 

@@ -66,6 +66,11 @@ double predicted_of_rank(const Prepared& p, int64_t rank) {
   return p.predicted_bytes - most + stages[static_cast<size_t>(plan::stage_of(p.plan, rank))].total();
 }
 
+/// Null without a step.
+nlohmann::json step_seconds(const loop::LoopResult& result) {
+  return result.step_seconds ? nlohmann::json(*result.step_seconds) : nlohmann::json();
+}
+
 /// "0.512 s measured, 0.498 s predicted (+2.8 %)".
 std::string beside_prediction(const std::string& measured, const std::string& predicted, double ratio) {
   return concat(measured, " measured, ", predicted, " predicted (",
@@ -107,34 +112,41 @@ std::string where_to_go_on(const fs::path& checkpoints) {
                 *std::prev(newest), " from an earlier one");
 }
 
-void end_pretended(const Prepared& p, const loop::LoopResult& result, mesh::Mesh& mesh, Log& log) {
-  const int64_t steps = p.job.pretend_steps;
+void end_trial(const Prepared& p, const loop::LoopResult& result, mesh::Mesh& mesh, Log& log) {
+  const bool pretended = p.ranks.pretended();
+  const int64_t steps = pretended ? p.job.pretend_steps : p.job.trial_steps;
   const nlohmann::ordered_json memory = memory_used(p, mesh);
+  if (!p.ranks.speaks()) return;
   nlohmann::ordered_json summary = {
-      {"pretended", true},
+      {"pretended", pretended},
       {"rank", mesh.rank()},
       {"world_size", p.ranks.world},
       {"steps", steps},
       {"loss", result.last_step.loss},
       {"gradient_norm", result.last_step.gradient_norm},
       {"train_seconds", result.train_seconds},
-      {"network",
-       {{"bytes_per_second", p.ranks.network.bytes_per_second}, {"latency", p.ranks.network.latency}}},
+      {"step_seconds", step_seconds(result)},
       {"parameters", arch::parameter_count(p.job.recipe.model)},
       {"communication", communication(mesh)},
       {"plan", nlohmann::ordered_json::parse(plan::to_json(p.plan))},
   };
   summary.update(memory);
-  if (p.plan.stages > 1) {
+  if (pretended) {
+    summary["network"] = {{"bytes_per_second", p.ranks.network.bytes_per_second},
+                          {"latency", p.ranks.network.latency}};
+  }
+  if (pretended && p.plan.stages > 1) {
     summary["stage"] = plan::stage_of(p.plan, mesh.rank());
     summary["predicted_memory_bytes"] = static_cast<int64_t>(predicted_of_rank(p, mesh.rank()));
   }
   write_file_atomic(p.run_dir / "summary.json", json_text(summary, 2) + "\n");
-  log.info(concat("done: pretended to be ", mesh.describe(), " for ", steps, steps == 1 ? " step" : " steps",
-                  ": loss ", monitor::print("%g", result.last_step.loss), ", ",
-                  human_seconds(result.train_seconds), ", peak memory ",
+  log.info(concat("done: ", pretended ? concat("pretended to be ", mesh.describe()) : "tried", " for ", steps,
+                  steps == 1 ? " step" : " steps", ": loss ", monitor::print("%g", result.last_step.loss),
+                  ", ", human_seconds(result.train_seconds), ", peak memory ",
                   human_bytes(memory.at("peak_rss_bytes").get<double>())));
-  log.info("  nothing is trained or saved: what other ranks would have sent were copies of this rank's");
+  log.info(pretended
+               ? "  nothing is trained or saved: what other ranks would have sent were copies of this rank's"
+               : "  nothing is evaluated or saved");
   log.info(concat("  summary    ", (p.run_dir / "summary.json").string()));
 }
 
@@ -169,7 +181,7 @@ void write_summary(const Prepared& p, const Finished& run, mesh::Mesh& mesh) {
       {"broken_val_samples", result.last.figures.broken},
       {"train_seconds", result.train_seconds},
       {"images_per_second", images_per_second(p, result)},
-      {"step_seconds", result.step_seconds ? nlohmann::json(*result.step_seconds) : nlohmann::json()},
+      {"step_seconds", step_seconds(result)},
       {"steps", p.counts.total},
       {"world_size", p.ranks.world},
       {"parameters", arch::parameter_count(p.job.recipe.model)},

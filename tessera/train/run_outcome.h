@@ -32,8 +32,9 @@ void tell_pace(const Prepared& p, int64_t rank, double seconds, Log& log);
 void write_summary(const Prepared& p, const Finished& run, mesh::Mesh& mesh);
 /// Writes report.html of a finished run. Rank 0.
 void write_report(const Prepared& p, const Finished& run, const monitor::Monitor& monitor);
-/// Writes summary.json of a pretended run, which has trained nothing: what a step costs, and no accuracy.
-void end_pretended(const Prepared& p, const loop::LoopResult& result, mesh::Mesh& mesh, Log& log);
+/// Writes summary.json of a run of a few steps, by pretended or real ranks, which has saved nothing: what a
+/// step costs, and no accuracy. Collective.
+void end_trial(const Prepared& p, const loop::LoopResult& result, mesh::Mesh& mesh, Log& log);
 
 /// Why this process should stop now (a signal, the time limit); "": it need not.
 std::string stop_reason(const recipe::Recipe& recipe);

@@ -124,7 +124,7 @@ class TrainRun {
     restore();
     open_monitor();
     const loop::LoopResult result = train_loop();
-    return p_.ranks.pretended() ? finish_pretended(result) : finish(result);
+    return steps_only() > 0 ? finish_trial(result) : finish(result);
   }
 
   /// The run's folder, its log and its checkpoints, which are this run's while the result lives.
@@ -203,7 +203,6 @@ class TrainRun {
   }
 
   loop::LoopResult train_loop() {
-    const bool pretended = p_.ranks.pretended();
     const loop::LoopInput input{*p_.train,
                                 *p_.val,
                                 p_.sizes,
@@ -211,7 +210,7 @@ class TrainRun {
                                 p_.loader,
                                 p_.checkpoints,
                                 launch::stop_or_limit(recipe().run.time_limit, recipe().run.time_margin),
-                                pretended ? p_.job.pretend_steps : 0,
+                                steps_only(),
                                 is_first() ? p_.run_dir / "trace.json" : fs::path(),
                                 pace_teller()};
     mesh_->check_refusals();
@@ -221,7 +220,7 @@ class TrainRun {
       p_.stalled = result.stalled;
       return result;
     } catch (const loop::NonFinite& error) {
-      if (pretended) throw;
+      if (steps_only() > 0) throw;
       throw UserError(concat(error.what(), " (", where_to_go_on(p_.checkpoints), ")"));
     }
   }
@@ -232,13 +231,17 @@ class TrainRun {
     return [this](double seconds) { tell_pace(p_, mesh_->rank(), seconds, log_); };
   }
 
-  int finish_pretended(const loop::LoopResult& result) {
-    monitor_->finish();
+  /// Steps of a run that does nothing else; 0: it is a whole training.
+  int64_t steps_only() const { return p_.ranks.pretended() ? p_.job.pretend_steps : p_.job.trial_steps; }
+
+  int finish_trial(const loop::LoopResult& result) {
     if (result.finished) {
-      end_pretended(p_, result, *mesh_, log_);
+      end_trial(p_, result, *mesh_, log_);
     } else {
-      log_.info("stopped early; a pretended run saves nothing");
+      log_.info("stopped early; such a run saves nothing");
     }
+    mesh_->world().barrier("the end");
+    if (monitor_) monitor_->finish();
     return kExitDone;
   }
 

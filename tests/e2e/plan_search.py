@@ -61,6 +61,39 @@ def where_nothing_fits_the_smallest_is_named():
         check("the first of them" in text, text)
 
 
+def the_fastest_of_three_tried_plans_is_chosen():
+    with scratch() as folder:
+        (folder / "tiny.toml").write_text(TINY)
+        tessera("plan", "profile", "tiny.toml", *QUICK, "--procs", 2, folder=folder).done(60)
+        words = ("plan", "search", "tiny.toml", "--profile", "profile.json", "--ranks", 2, "--memory", "4GiB", "--verify")
+        text = tessera(*words, folder=folder).done(120)
+        tried = re.findall(r"tried: ([0-9.]+) s a step, predicted [0-9.]+ s: (.*)", text)
+        check(len(tried) == 3, text)
+        first = re.search(r"memory  plan\n(.*)", text)[1]
+        fastest = min(tried, key=lambda one: float(one[0]))
+        ties = [plan for seconds, plan in tried if seconds == fastest[0]]
+        check(any(first.endswith("  " + plan) for plan in ties), first, tried)
+        run = tessera(*words[:-1], "--verify", "--force", "--set", "data.source=folder:nowhere", folder=folder)
+        check(run.wait(60) == 2 and "a trial of" in run.text() and "nowhere" in run.text(), run.text())
+        assumed(folder)
+        run = search(folder, "--ranks", 2, "--verify", "-o", "")
+        check(run.wait(60) == 2 and "--verify with a profile that was not measured here" in run.text(), run.text())
+
+
+def a_trial_makes_steps_and_saves_nothing():
+    with scratch() as folder:
+        (folder / "tiny.toml").write_text(TINY)
+        tessera("train", "tiny.toml", "--procs", 2, "--trial-steps", 3, "--set", 'run.dir="run"', folder=folder).done(60)
+        summary = json.loads((folder / "run/summary.json").read_text())
+        check(summary["steps"] == 3 and summary["world_size"] == 2 and summary["step_seconds"] > 0, summary)
+        check(summary["training_memory_bytes"] > 0 and "val_top1" not in summary, summary)
+        check(not list((folder / "run").glob("checkpoints/step_*")), "a checkpoint")
+        run = tessera("train", "--resume", "run", folder=folder)
+        check(run.wait(60) == 2, run.text())
+        run = tessera("train", "tiny.toml", "--trial-steps", 3, "--resume", "latest", folder=folder)
+        check(run.wait(60) == 2 and "--trial-steps cannot resume" in run.text(), run.text())
+
+
 def bad_input_is_refused_in_one_line():
     with scratch() as folder:
         assumed(folder)
@@ -123,5 +156,6 @@ def a_search_is_made_by_the_process_that_starts_the_ranks():
 
 if __name__ == "__main__":
     main(a_searched_plan_is_the_one_that_trains, a_search_needs_no_libtorch_and_says_what_it_proves,
-         where_nothing_fits_the_smallest_is_named, bad_input_is_refused_in_one_line,
+         where_nothing_fits_the_smallest_is_named, the_fastest_of_three_tried_plans_is_chosen,
+         a_trial_makes_steps_and_saves_nothing, bad_input_is_refused_in_one_line,
          a_run_keeps_its_plan_and_searches_anew_for_other_ranks, a_search_is_made_by_the_process_that_starts_the_ranks)

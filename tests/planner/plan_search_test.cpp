@@ -50,14 +50,17 @@ TEST(PlanSearch, FramesNameStagesAndMicroBatches) {
   question.accumulation = 2;
   EXPECT_EQ(frame_text(question), "1 stage, 2 x 8 images");
   question.batch = 1;
+  question.plan = plan_of({"stem", "blocks.0", "blocks.1", "blocks.2", "blocks.3", "blocks.4", "head"});
   question.plan.stages = 4;
+  question.plan.first_unit = {0, 2, 4, 6};
   question.plan.ahead = 1;
   question.plan.prefetch = 2;
-  EXPECT_EQ(frame_text(question), "4 stages, 1F1B ahead 1, 2 x 1 image, prefetch 2");
+  EXPECT_EQ(frame_text(question), "4 stages, 1F1B ahead 1, 2x3+1 units, 2 x 1 image, prefetch 2");
   question.plan.ahead = 0;
   question.plan.virtual_stages = 2;
   question.plan.schedule = plan::Schedule::kInterleaved;
-  EXPECT_EQ(frame_text(question), "4 stages, interleaved with 2 virtual stages, 2 x 1 image, prefetch 2");
+  EXPECT_EQ(frame_text(question),
+            "4 stages, interleaved with 2 virtual stages, 2x3+1 units, 2 x 1 image, prefetch 2");
 }
 
 TEST(PlanSearch, SettingsReplaceKeysThatWouldContradictThePlan) {
