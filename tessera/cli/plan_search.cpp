@@ -280,6 +280,7 @@ void print_search_json(const SearchedPlan& searched, std::ostream& out) {
                                  {"bounded", result.bounded},
                                  {"timed_out", result.timed_out},
                                  {"seconds", result.seconds},
+                                 {"forward_flops", arch::forward_flops(searched.of.profile.model)},
                                  {"restrictions", result.restrictions},
                                  {"kept", searched.notes}};
   json["plans"] = nlohmann::ordered_json::array();
@@ -290,6 +291,7 @@ void print_search_json(const SearchedPlan& searched, std::ostream& out) {
                              {"batch_per_rank", found.question.batch},
                              {"micro_batches", found.question.accumulation},
                              {"memory_bytes", static_cast<int64_t>(found.most_memory())},
+                             {"text", concat(frame_text(found.question), ": ", layout_text(found.question.plan))},
                              {"plan", nlohmann::ordered_json::parse(plan::to_json(found.question.plan))}});
   }
   out << json.dump(2) << '\n';
