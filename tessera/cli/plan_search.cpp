@@ -285,14 +285,15 @@ void print_search_json(const SearchedPlan& searched, std::ostream& out) {
                                  {"kept", searched.notes}};
   json["plans"] = nlohmann::ordered_json::array();
   for (const planner::FoundPlan& found : result.best) {
-    json["plans"].push_back({{"seconds", found.time.seconds},
-                             {"images_per_second", 1 / found.seconds_per_image()},
-                             {"batch", found.batch},
-                             {"batch_per_rank", found.question.batch},
-                             {"micro_batches", found.question.accumulation},
-                             {"memory_bytes", static_cast<int64_t>(found.most_memory())},
-                             {"text", concat(frame_text(found.question), ": ", layout_text(found.question.plan))},
-                             {"plan", nlohmann::ordered_json::parse(plan::to_json(found.question.plan))}});
+    json["plans"].push_back(
+        {{"seconds", found.time.seconds},
+         {"images_per_second", 1 / found.seconds_per_image()},
+         {"batch", found.batch},
+         {"batch_per_rank", found.question.batch},
+         {"micro_batches", found.question.accumulation},
+         {"memory_bytes", static_cast<int64_t>(found.most_memory())},
+         {"text", concat(frame_text(found.question), ": ", layout_text(found.question.plan))},
+         {"plan", nlohmann::ordered_json::parse(plan::to_json(found.question.plan))}});
   }
   out << json.dump(2) << '\n';
 }

@@ -116,13 +116,16 @@ void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int6
   const int64_t sharing = ranks_of_a_gpu(ranks);
   const double needed = static_cast<double>(sharing) * gpu_memory(recipe, plan, batch_per_rank).total();
   if (needed <= static_cast<double>(gpu.free_bytes)) return;
-  user_error({.where = "train.memory",
-              .problem = concat(
-                  "the run does not fit GPU ", cuda.device, " (", gpu.name,
+  user_error(
+      {.where = "train.memory",
+       .problem =
+           concat("the run does not fit GPU ", cuda.device, " (", gpu.name,
                   "): ", sharing == 1 ? "a rank needs" : concat(sharing, " ranks that share it need"),
                   " about ", human_bytes(needed), ", but ", human_bytes(static_cast<double>(gpu.free_bytes)),
-                  " of ", human_bytes(static_cast<double>(gpu.total_bytes)), " are free"),
-              .hint = savings_hint(memory_savings(recipe, plan, batch_per_rank, ranks), otherwise)});
+                  " of ", human_bytes(static_cast<double>(gpu.total_bytes)), " are free",
+                  largest_part(recipe, plan, batch_per_rank)),
+       .hint = savings_hint(memory_savings(recipe, plan, batch_per_rank, ranks), otherwise,
+                            (needed - static_cast<double>(gpu.free_bytes)) / static_cast<double>(sharing))});
 }
 
 DeviceChoices choose_for_device(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,

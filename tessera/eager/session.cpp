@@ -35,8 +35,8 @@ double bytes_wanted(const std::exception& error) {
   return dynamic_cast<const std::bad_alloc*>(&error) != nullptr ? -1 : 0;
 }
 
-std::string saving(const char* change, double before, double after) {
-  return before > after ? concat("; ", change, " would save ", human_bytes(before - after)) : "";
+void add_saving(const char* change, double before, double after, MemorySavings* savings) {
+  if (before > after) savings->push_back({change, before - after});
 }
 
 }  // namespace
@@ -214,32 +214,60 @@ double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, in
          teacher_bytes(recipe, plan.world, batch_per_rank, device_in_use());
 }
 
-std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
-                           const launch::Ranks& ranks) {
+MemorySavings memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                             const launch::Ranks& ranks) {
   const auto predict = [&](const plan::Plan& p, int64_t batch) { return own_memory(recipe, p, batch); };
   const double now = predict(plan, batch_per_rank);
-  const std::string any_plan =
-      concat(saving("run.keep_activations = never", now,
-                    own_memory(with_kept_activations(recipe, false), plan, batch_per_rank)),
-             saving("half the batch per rank", now, predict(plan, std::max<int64_t>(1, batch_per_rank / 2))));
-  if (!recipe.parallel.plan.empty()) return any_plan;  // a file holds for one layout
+  MemorySavings savings;
   recipe::Recipe cheaper = recipe, all_ranks = recipe, regathers = recipe;
   cheaper.shard.recompute = true;
   all_ranks.shard.ranks = 0;
   regathers.parallel.keep_gathered = false;
-  const auto with = [&](const recipe::Recipe& changed, int64_t world) {
-    return predict(make_plan(changed, world), batch_per_rank);
+  const bool is_file = !recipe.parallel.plan.empty();  // it holds for one layout
+  const auto add = [&](const char* change, const recipe::Recipe& changed, int64_t world) {
+    if (!is_file) add_saving(change, now, predict(make_plan(changed, world), batch_per_rank), &savings);
   };
-  return concat(saving("shard.recompute = true", now, with(cheaper, ranks.world)),
-                saving("shard.ranks = 0", now, with(all_ranks, ranks.world)),
-                saving("parallel.keep_gathered = false", now, with(regathers, ranks.world)), any_plan,
-                saving("twice the ranks", now, with(recipe, 2 * ranks.world)));
+  add("shard.recompute = true", cheaper, ranks.world);
+  add("shard.ranks = 0", all_ranks, ranks.world);
+  add("parallel.keep_gathered = false", regathers, ranks.world);
+  add_saving("run.keep_activations = never", now,
+             own_memory(with_kept_activations(recipe, false), plan, batch_per_rank), &savings);
+  add_saving("half the batch per rank", now, predict(plan, std::max<int64_t>(1, batch_per_rank / 2)),
+             &savings);
+  add("twice the ranks", recipe, 2 * ranks.world);
+  return savings;
 }
 
-std::string savings_hint(const std::string& savings, const std::string& otherwise) {
+std::string savings_hint(const MemorySavings& savings, const std::string& otherwise, double too_much) {
   constexpr size_t kSeparator = 2;  // "; "
+  std::string text;
+  const MemorySaving* smallest = nullptr;
+  for (const MemorySaving& saving : savings) {
+    text += concat("; ", saving.change, " would save ", human_bytes(saving.bytes));
+    if (too_much > 0 && saving.bytes >= too_much && (smallest == nullptr || saving.bytes < smallest->bytes))
+      smallest = &saving;
+  }
   if (savings.empty()) return otherwise.empty() ? "" : otherwise.substr(kSeparator);
-  return concat("per rank: ", savings.substr(kSeparator), otherwise);
+  std::string found = concat("per rank: ", text.substr(kSeparator), otherwise);
+  if (too_much <= 0) return found;
+  const std::string enough =
+      smallest != nullptr
+          ? concat("the smallest of these changes that is enough: ", smallest->change)
+          : concat("none of these changes is enough alone (", human_bytes(too_much), " a rank)");
+  return concat(found, "; ", enough);
+}
+
+std::string largest_part(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
+  const auto stages = plan::predict_stage_memory(
+      recipe.model, plan, cost_inputs(recipe, plan.world, device_in_use()), batch_per_rank);
+  const auto most = std::ranges::max_element(stages, {}, &plan::Memory::total);
+  const std::pair<const char*, double> parts[] = {{"states", most->states},
+                                                  {"gradients", most->gradients},
+                                                  {"gathered units", most->gathered},
+                                                  {"activations", most->activations}};
+  const auto* part = std::ranges::max_element(parts, {}, &std::pair<const char*, double>::second);
+  return concat("; most of it is ", part->first, ", ", human_bytes(part->second), " a rank",
+                stages.size() > 1 ? concat(" of stage ", most - stages.begin()) : "");
 }
 
 void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
@@ -251,8 +279,10 @@ void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t 
   user_error({.where = "train.memory",
               .problem = concat("the run does not fit this host: ", ranks.local_world,
                                 ranks.local_world == 1 ? " rank is" : " ranks are", " predicted to need ",
-                                human_bytes(needed), ", but ", human_bytes(available), " are free"),
-              .hint = savings_hint(memory_savings(recipe, plan, batch_per_rank, ranks), otherwise)});
+                                human_bytes(needed), ", but ", human_bytes(available), " are free",
+                                largest_part(recipe, plan, batch_per_rank)),
+              .hint = savings_hint(memory_savings(recipe, plan, batch_per_rank, ranks), otherwise,
+                                   (needed - available) / static_cast<double>(ranks.local_world))});
 }
 
 std::chrono::milliseconds run_timeout(const recipe::Recipe& recipe) { return recipe::timeout_of(recipe.run); }
@@ -263,7 +293,7 @@ std::unique_ptr<launch::FileWatchdog::Progress> tell_progress(launch::FileWatchd
 }
 
 int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where,
-            const std::string& savings) {
+            const std::string& hint) {
   try {
     return body();
   } catch (const CommError& error) {
@@ -275,7 +305,7 @@ int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::funct
       user_error({.where = "train.memory",
                   .problem = concat("out of memory on ", mesh.describe(), ", ", where(), ", wanting ",
                                     bytes > 0 ? human_bytes(bytes) : "more than there is"),
-                  .hint = savings_hint(savings)});
+                  .hint = hint});
     }
     throw;
   }

@@ -89,17 +89,29 @@ std::unique_ptr<launch::FileWatchdog::Progress> tell_progress(launch::FileWatchd
 void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
                   const launch::Ranks& ranks, const std::string& otherwise = "; --force runs it anyway");
 
-/// Which settings would save how much memory a rank: "; shard.recompute = true would save 3 GiB; ...".
-std::string memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
-                           const launch::Ranks& ranks);
+/// A change of settings, and the bytes of a rank that it would save.
+struct MemorySaving {
+  const char* change;
+  double bytes;
+};
+using MemorySavings = std::vector<MemorySaving>;
 
-/// The hint of an error about memory: "per rank: shard.recompute = true would save 3 GiB; ...". `savings`: as
-/// memory_savings() gives them; `otherwise`: what else the command offers, "; ..." or nothing.
-std::string savings_hint(const std::string& savings, const std::string& otherwise = "");
+/// Which single changes would save memory.
+MemorySavings memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
+                             const launch::Ranks& ranks);
+
+/// The hint of an error about memory: "per rank: shard.recompute = true would save 3 GiB; ...". `otherwise`:
+/// what else the command offers, "; ..." or nothing. `too_much`: bytes of a rank above what there is; then
+/// the smallest change that is enough is named. 0: not known.
+std::string savings_hint(const MemorySavings& savings, const std::string& otherwise = "",
+                         double too_much = 0);
+
+/// "; most of it is activations, 3 GiB a rank of stage 1": of the rank that is predicted to need most.
+std::string largest_part(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank);
 
 /// Runs `body` and turns what it throws into one of our errors that says where: silent ranks after a
-/// CommError, step, unit, wanted bytes and `savings` when memory ran out. `where` is asked after the failure.
+/// CommError, step, unit, wanted bytes and `hint` when memory ran out. `where` is asked after the failure.
 int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where,
-            const std::string& savings);
+            const std::string& hint);
 
 }  // namespace tessera::eager

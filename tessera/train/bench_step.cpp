@@ -378,7 +378,7 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
           mesh->world().barrier("the end");
           return static_cast<int>(kExitDone);
         },
-        *mesh, [] { return "benchmarking"; }, "; a smaller --batch would save activations");
+        *mesh, [] { return "benchmarking"; }, "per rank: a smaller --batch would save activations");
   } catch (const std::exception&) {
     static_cast<void>(mesh.release());  // a broken group's destructor may wait for ranks that are gone
     throw;

@@ -219,7 +219,7 @@ class EvalRun {
     meet();
     try {
       return eager::guarded([&] { return evaluate(); }, *mesh_, [] { return "evaluating"; },
-                            "; a smaller train.eval_batch would save activations");
+                            "per rank: a smaller train.eval_batch would save activations");
     } catch (const std::exception&) {
       static_cast<void>(mesh_.release());  // a broken group's destructor may wait for ranks that are gone
       throw;

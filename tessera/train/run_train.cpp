@@ -56,8 +56,9 @@ class TrainRun {
     eager::before_meeting(recipe(), p_.ranks, [&] { prepare(); });
     meet();
     try {
-      const int code = eager::guarded([&] { return train(); }, *mesh_, [&] { return where(); },
-                                      eager::memory_savings(recipe(), p_.plan, p_.sizes.per_rank, p_.ranks));
+      const int code = eager::guarded(
+          [&] { return train(); }, *mesh_, [&] { return where(); },
+          eager::savings_hint(eager::memory_savings(recipe(), p_.plan, p_.sizes.per_rank, p_.ranks)));
       if (p_.stalled) {
         // Threads hang in files, with references to what would be destroyed now.
         std::fflush(nullptr);

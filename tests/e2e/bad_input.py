@@ -590,8 +590,9 @@ def predicted_memory():
     with scratch() as folder:
         recipe = tiny_recipe(folder, HUGE)
         run = train(folder, "--fake-data", recipe=recipe)
-        check_refused(run, r"the run does not fit this host: 1 rank is predicted to need [\d.]+ TiB, but .* are free.*"
-                           r"shard\.recompute = true would save.*half the batch per rank would save.*--force")
+        check_refused(run, r"the run does not fit this host: 1 rank is predicted to need [\d.]+ TiB, but .* are free; "
+                           r"most of it is states, [\d.]+ TiB a rank: .*shard\.recompute = true would save.*"
+                           r"half the batch per rank would save.*--force.*; none of these changes is enough alone \(")
         check("step 1" not in run.text() and not checkpoints(folder / "run"), run.tail())
 
 

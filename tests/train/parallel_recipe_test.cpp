@@ -219,11 +219,32 @@ TEST(ParallelRecipe, SavingsCountGatheredInputs) {
     const recipe::Recipe recipe = make_recipe(sets);
     launch::Ranks ranks;
     ranks.world = 4;
-    return memory_savings(recipe, make_plan(recipe, 4), 12, ranks);
+    return savings_hint(memory_savings(recipe, make_plan(recipe, 4), 12, ranks));
   };
-  EXPECT_NE(savings({"parallel.tensor=2"}).find("; parallel.keep_gathered = false would save "),
+  EXPECT_NE(savings({"parallel.tensor=2"}).find("parallel.keep_gathered = false would save "),
             std::string::npos);
   EXPECT_EQ(savings({}).find("parallel"), std::string::npos);
+}
+
+TEST(ParallelRecipe, TheSmallestSavingThatIsEnoughIsNamed) {
+  constexpr double kGiB = 1024. * 1024 * 1024;
+  const MemorySavings savings = {{"a", 4 * kGiB}, {"b", 2 * kGiB}, {"c", 3 * kGiB}};
+  const std::string all =
+      "per rank: a would save 4.00 GiB; b would save 2.00 GiB; c would save 3.00 GiB; or else";
+  EXPECT_EQ(savings_hint(savings, "; or else"), all);
+  EXPECT_EQ(savings_hint(savings, "; or else", 2.5 * kGiB),
+            all + "; the smallest of these changes that is enough: c");
+  EXPECT_EQ(savings_hint(savings, "; or else", 5 * kGiB),
+            all + "; none of these changes is enough alone (5.00 GiB a rank)");
+  EXPECT_EQ(savings_hint({}, "; or else", kGiB), "or else");
+}
+
+TEST(ParallelRecipe, TheLargestPartOfTheFullestStageIsNamed) {
+  const recipe::Recipe recipe = make_recipe({"parallel.pipeline=2", "parallel.micro_batches=8"});
+  const plan::Plan plan = make_plan(recipe, 2);
+  const std::string text = largest_part(recipe, plan, 64);
+  EXPECT_TRUE(text.starts_with("; most of it is activations, ") && text.ends_with(" a rank of stage 0"))
+      << text;
 }
 
 }  // namespace
