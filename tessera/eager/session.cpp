@@ -248,13 +248,12 @@ std::string savings_hint(const MemorySavings& savings, const std::string& otherw
       smallest = &saving;
   }
   if (savings.empty()) return otherwise.empty() ? "" : otherwise.substr(kSeparator);
-  std::string found = concat("per rank: ", text.substr(kSeparator), otherwise);
-  if (too_much <= 0) return found;
-  const std::string enough =
-      smallest != nullptr
-          ? concat("the smallest of these changes that is enough: ", smallest->change)
-          : concat("none of these changes is enough alone (", human_bytes(too_much), " a rank)");
-  return concat(found, "; ", enough);
+  if (too_much > 0) {
+    text += smallest != nullptr
+                ? concat("; the smallest of these changes that is enough: ", smallest->change)
+                : concat("; none of these changes is enough alone (", human_bytes(too_much), " a rank)");
+  }
+  return concat("per rank: ", text.substr(kSeparator), otherwise);
 }
 
 std::string largest_part(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {

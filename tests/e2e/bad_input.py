@@ -591,8 +591,8 @@ def predicted_memory():
         recipe = tiny_recipe(folder, HUGE)
         run = train(folder, "--fake-data", recipe=recipe)
         check_refused(run, r"the run does not fit this host: 1 rank is predicted to need [\d.]+ TiB, but .* are free; "
-                           r"most of it is states, [\d.]+ TiB a rank: .*shard\.recompute = true would save.*"
-                           r"half the batch per rank would save.*--force.*; none of these changes is enough alone \(")
+                           r"most of it is activations, [\d.]+ TiB a rank; .*shard\.recompute = true would save.*"
+                           r"half the batch per rank would save.*; none of these changes is enough alone \(.*--force")
         check("step 1" not in run.text() and not checkpoints(folder / "run"), run.tail())
 
 
