@@ -12,6 +12,7 @@
 #include "tessera/cli/commands.h"
 #include "tessera/cli/imported_plan.h"
 #include "tessera/cli/plan_assume_command.h"
+#include "tessera/cli/plan_explain_command.h"
 #include "tessera/cli/plan_galvatron_profile_command.h"
 #include "tessera/cli/plan_predict_command.h"
 #include "tessera/cli/plan_profile_command.h"
@@ -151,7 +152,7 @@ Examples:
   tessera plan import --pp_deg 2 --global_tp_deg 2 --sdp 1 --ranks 8 --recipe recipes/vit_huge.toml)");
   const Action profile = add_plan_profile(*plan), assume = add_plan_assume(*plan);
   const Action predict = add_plan_predict(*plan), simulate = add_plan_simulate(*plan);
-  const Action search = add_plan_search(*plan);
+  const Action search = add_plan_search(*plan), explain = add_plan_explain(*plan);
   const Action import_profile = add_plan_import_profile(*plan),
                export_profile = add_plan_export_profile(*plan);
   plan->footer(R"(
@@ -159,6 +160,7 @@ Examples:
   tessera plan profile recipes/bv_s16_90ep.toml --procs 2
   tessera plan predict recipes/bv_s16_90ep.toml --profile profile.json --ranks 2
   tessera plan search recipes/bv_s16_90ep.toml --profile profile.json --ranks 2 --memory 1GiB
+  tessera plan explain recipes/bv_s16_90ep.toml --profile profile.json --ranks 2 --memory 1GiB
   tessera plan import galvatron_config.json --recipe recipes/vit_huge.toml --ranks 8 -o plan.json)");
   return [=] {
     if (plan->got_subcommand("profile")) return profile();
@@ -166,6 +168,7 @@ Examples:
     if (plan->got_subcommand("predict")) return predict();
     if (plan->got_subcommand("simulate")) return simulate();
     if (plan->got_subcommand("search")) return search();
+    if (plan->got_subcommand("explain")) return explain();
     if (plan->got_subcommand("import-profile")) return import_profile();
     if (plan->got_subcommand("export-profile")) return export_profile();
     return import_plan(*options);

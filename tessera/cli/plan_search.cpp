@@ -111,18 +111,6 @@ SearchedPlan question_of(const SearchRequest& request, const Here& here) {
               .hint = "give more --memory or more --ranks, or a smaller train.batch"});
 }
 
-std::string words_of(const plan::UnitPlan& unit) {
-  std::string words = to_string(unit.level);
-  if (unit.shard > 0) words += concat(" ranks", unit.shard);
-  if (unit.is_cut()) {
-    words += concat(" tensor", unit.layout.tensor, unit.layout.adjacent ? "" : " strided");
-    if (!unit.keep_gathered && !unit.recomputes()) words += " regather";
-  }
-  if (unit.recompute == plan::Recompute::kAll) words += " recompute";
-  if (unit.recompute == plan::Recompute::kKeepSums) words += " keep_sums";
-  return words;
-}
-
 /// "blocks.0" and "blocks.11" give "blocks.0-11".
 std::string range_of(const std::string& first, const std::string& last) {
   if (first == last) return first;
@@ -159,16 +147,6 @@ std::string cut_text(const plan::Plan& plan) {
   return join(parts, "+");
 }
 
-std::string gap_text(const planner::SearchResult& result) {
-  const std::string count = concat(result.bounded, " groups of plans bounded, ", result.simulated,
-                                   " plans simulated in ", monitor::print("%.2f", result.seconds), " s");
-  const double gap = result.gap();
-  const std::string proven = gap < 1e-6 ? "no plan of the space is faster"
-                                        : concat("no plan of the space is more than ",
-                                                 monitor::print("%.2f", 100 * gap), " % faster");
-  return concat(count, result.timed_out ? " (time limit)" : "", ": ", proven);
-}
-
 }  // namespace
 
 double bytes_from_text(const std::string& text, const std::string& where) {
@@ -198,16 +176,28 @@ SearchedPlan search_plan(const SearchRequest& request, const Here& here) {
   return searched;
 }
 
+std::string unit_text(const plan::UnitPlan& unit) {
+  std::string words = to_string(unit.level);
+  if (unit.shard > 0) words += concat(" ranks", unit.shard);
+  if (unit.is_cut()) {
+    words += concat(" tensor", unit.layout.tensor, unit.layout.adjacent ? "" : " strided");
+    if (!unit.keep_gathered && !unit.recomputes()) words += " regather";
+  }
+  if (unit.recompute == plan::Recompute::kAll) words += " recompute";
+  if (unit.recompute == plan::Recompute::kKeepSums) words += " keep_sums";
+  return words;
+}
+
 std::string layout_text(const plan::Plan& plan) {
   std::vector<std::string> parts;
   for (size_t i = 0; i < plan.units.size();) {
     size_t end = i + 1;
-    const std::string words = words_of(plan.units[i]);
-    while (end < plan.units.size() && words_of(plan.units[end]) == words) ++end;
+    const std::string words = unit_text(plan.units[i]);
+    while (end < plan.units.size() && unit_text(plan.units[end]) == words) ++end;
     parts.push_back(concat(range_of(plan.units[i].name, plan.units[end - 1].name), " ", words));
     i = end;
   }
-  return parts.size() == 1 ? concat("all ", words_of(plan.units.front())) : join(parts, "; ");
+  return parts.size() == 1 ? concat("all ", unit_text(plan.units.front())) : join(parts, "; ");
 }
 
 std::string frame_text(const planner::StepQuestion& question) {
@@ -246,6 +236,24 @@ std::vector<std::string> settings_of(const SearchedPlan& searched, const planner
   if (parallel.pipeline.ahead > 0) sets.emplace_back("parallel.ahead=0");
   if (!parallel.pipeline.blocks.empty()) sets.emplace_back("parallel.stages=[]");
   return sets;
+}
+
+std::string training_command(const SearchRequest& request, const SearchedPlan& searched,
+                             const planner::FoundPlan& plan, const std::string& path) {
+  std::string command = concat("tessera train ", request.query.recipe);
+  for (const std::string& set : request.query.sets) command += " --set " + set;
+  for (const std::string& set : settings_of(searched, plan, path)) command += " --set " + set;
+  return concat(command, " --expected-step ", plan.time.seconds);
+}
+
+std::string gap_text(const planner::SearchResult& result) {
+  const std::string count = concat(result.bounded, " groups of plans bounded, ", result.simulated,
+                                   " plans simulated in ", monitor::print("%.2f", result.seconds), " s");
+  const double gap = result.gap();
+  const std::string proven =
+      gap < 1e-6 ? "no plan of the space is faster"
+                 : concat("no plan of the space is more than ", monitor::print("%.2f", 100 * gap), " % faster");
+  return concat(count, result.timed_out ? " (time limit)" : "", ": ", proven);
 }
 
 Prediction prediction_of(const SearchedPlan& searched, const planner::FoundPlan& plan) {

@@ -35,12 +35,19 @@ SearchedPlan search_plan(const SearchRequest& request, const Here& here);
 
 /// "stem zero3; blocks.0-11 zero3 recompute; head zero3".
 std::string layout_text(const plan::Plan& plan);
+/// "zero3 tensor2 recompute".
+std::string unit_text(const plan::UnitPlan& unit);
 /// "1 stage, 2 x 8 images", "2 stages, 1F1B, 4 x 4 images".
 std::string frame_text(const planner::StepQuestion& question);
 
 /// KEY=VALUE of a recipe that trains the plan, saved at `path`.
 std::vector<std::string> settings_of(const SearchedPlan& searched, const planner::FoundPlan& plan,
                                      const std::string& path);
+/// `tessera train ...` with these settings and those of the request.
+std::string training_command(const SearchRequest& request, const SearchedPlan& searched,
+                             const planner::FoundPlan& plan, const std::string& path);
+/// "13 groups of plans bounded, 9 plans simulated in 0.10 s: no plan of the space is faster".
+std::string gap_text(const planner::SearchResult& result);
 /// The prediction of a found plan.
 Prediction prediction_of(const SearchedPlan& searched, const planner::FoundPlan& plan);
 

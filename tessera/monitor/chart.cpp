@@ -115,9 +115,9 @@ std::string numbers(const Chart& chart, const std::vector<Curve>& curves, const 
     for (const double value : values) words.push_back(std::isfinite(value) ? print("%.6g", value) : "null");
     return "[" + join(words, ",") + "]";
   };
-  std::string out =
-      print("<script type=\"application/json\">{\"low\":%.10g,\"high\":%.10g,\"epochs\":%.8g,\"curves\":[",
-            frame.x.low, frame.x.high, chart.epochs_per_step);
+  std::string out = print("<script type=\"application/json\">{\"low\":%.10g,\"high\":%.10g,\"epochs\":%.8g,",
+                          frame.x.low, frame.x.high, chart.epochs_per_step) +
+                    concat("\"across\":\"", escape(chart.across), "\",\"curves\":[");
   for (size_t i = 0; i < curves.size(); ++i) {
     out += concat(i == 0 ? "" : ",", "{\"name\":\"", escape(curves[i].name), "\",\"colour\":\"",
                   curves[i].colour, "\",\"x\":", list(curves[i].points.x),
@@ -153,7 +153,7 @@ std::string render(const Chart& chart) {
   const std::string note =
       chart.note.empty() ? "" : "<p class=\"note\">" + escape_html(chart.note) + "</p>\n";
   const std::string reading =
-      concat(title, " over ", human_count(std::llround(chart.last_step)), " steps, between ",
+      concat(title, " over ", human_count(std::llround(chart.last_step)), " ", chart.across, ", between ",
              tick_text(y.low, frame.y.spacing / 100), " and ", tick_text(y.high, frame.y.spacing / 100));
   return concat("<figure class=\"chart\">\n<figcaption><h3>", title, unit, "</h3>", legend(chart),
                 "</figcaption>\n<div class=\"frame\">\n", labels(frame), "<div class=\"plot\">",

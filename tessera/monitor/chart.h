@@ -24,6 +24,7 @@ struct Chart {
   double top = 0;              // values above are cut off; 0: none are
   double epochs_per_step = 0;  // for the read-out
   double last_step = 0;
+  std::string across = "steps";  // what x counts
 };
 
 /// The chart as a `<figure>`; nothing where no curve has a finite point. Curves are thinned.

@@ -49,9 +49,12 @@ std::string recipe_part(const ReportInput& input) {
 
 }  // namespace
 
+std::string facts_list(const std::vector<std::pair<std::string, std::string>>& facts) {
+  return facts.empty() ? "" : concat("<dl class=\"facts\">\n", rows_of(facts), "</dl>\n");
+}
+
 std::string facts_part(const ReportInput& input) {
-  const std::string rows = rows_of(input.facts);
-  return rows.empty() ? "" : section("facts", "Facts", "", "<dl class=\"facts\">\n" + rows + "</dl>\n");
+  return section("facts", "Facts", "", facts_list(input.facts));
 }
 
 std::string page_header(std::string_view kind, std::string_view title, std::string_view about) {
@@ -59,13 +62,13 @@ std::string page_header(std::string_view kind, std::string_view title, std::stri
                 about.empty() ? "" : concat("<p class=\"about\">", about, "</p>"), "</div></header>\n");
 }
 
-std::string page(std::string_view title, std::string_view body) {
+std::string page(std::string_view title, std::string_view body, std::string_view style) {
   return concat(
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta name=\"color-scheme\" content=\"light dark\">\n<title>",
-      title_text(title), " · Tessera</title>\n<style>", kStyle, "</style>\n</head>\n<body>\n<main>\n", body,
-      "</main>\n<script>", kScript, "</script>\n</body>\n</html>\n");
+      title_text(title), " · Tessera</title>\n<style>", kStyle, style, "</style>\n</head>\n<body>\n<main>\n",
+      body, "</main>\n<script>", kScript, "</script>\n</body>\n</html>\n");
 }
 
 void write_report(const std::filesystem::path& path, const ReportInput& input) {

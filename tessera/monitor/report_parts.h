@@ -24,6 +24,8 @@ std::string confusion_part(const ReportInput& input);
 std::string facts_part(const ReportInput& input);
 
 /// The pieces that pages of this room share.
+/// Names and values as a list; nothing where there are none.
+std::string facts_list(const std::vector<std::pair<std::string, std::string>>& facts);
 /// One key figure. All but `value` may be empty; HTML as it is.
 std::string card(std::string_view label, const std::string& value, std::string_view unit,
                  const std::string& below);
@@ -35,8 +37,8 @@ struct Tiles {
 Tiles tiles(const std::vector<PredictionSample>& samples);
 /// Mark, kind of page and title; `about` is HTML.
 std::string page_header(std::string_view kind, std::string_view title, std::string_view about);
-/// The whole page around `body`.
-std::string page(std::string_view title, std::string_view body);
+/// The whole page around `body`. `style`: CSS that only this page needs.
+std::string page(std::string_view title, std::string_view body, std::string_view style = "");
 
 /// Looks and behaviour of the page.
 extern const std::string_view kStyle, kScript;

@@ -136,7 +136,7 @@ for (const figure of document.querySelectorAll('.chart')) {
     const box = plot.getBoundingClientRect(), range = data.high - data.low;
     const step = base.x[nearest(base.x, data.low + range * (event.clientX - box.left) / box.width)];
     const left = (step - data.low) / range * box.width;
-    let text = '<div><b>step ' + whole.format(step) + '</b>' +
+    let text = '<div><b>' + (data.across === 'steps' ? 'step ' + whole.format(step) : whole.format(step) + ' ' + data.across) + '</b>' +
       (data.epochs > 0 ? '<span>epoch ' + (step * data.epochs).toFixed(2) + '</span>' : '') + '</div>';
     for (const curve of filled) {
       const i = nearest(curve.x, step);

@@ -24,29 +24,29 @@ constexpr int64_t kTints = 4;     // colours of a direction: one for each part o
 constexpr double kMilli = 1e3;
 
 constexpr const char* kStyle = R"svg(<style>
-text { font: 12px 'DejaVu Sans', Verdana, Arial, sans-serif; fill: #24292f; }
-.title { font-size: 16px; font-weight: bold; }
-.heading { font-size: 13px; font-weight: bold; }
-.name { font-weight: bold; }
-.note { font-size: 11px; fill: #57606a; }
-.small { font-size: 9px; }
-.mid { font-size: 11px; text-anchor: middle; }
-.end { text-anchor: end; }
-.lane { fill: #f3f4f6; }
-.f, .b, .o, .d { stroke: #fff; stroke-width: .6; }
-.f0 { fill: #9ecae1; } .f1 { fill: #6baed6; } .f2 { fill: #c6dbef; } .f3 { fill: #4292c6; }
-.b0 { fill: #fdbe73; } .b1 { fill: #f79646; } .b2 { fill: #fde0b8; } .b3 { fill: #e6771d; }
-.o { fill: #bcaadb; }
-.d { fill: #d8d3a5; }
-.x { fill: #a6d8a8; }
-.xw { fill: #2c8a43; }
-.w { fill: url(#hatch); }
-.grid { stroke: #d0d7de; stroke-width: 1; fill: none; }
-.bracket { stroke: #57606a; stroke-width: 1.4; fill: none; }
-.square { stroke: #57606a; stroke-width: .8; }
-.alone { fill: #eaeef2; }
-.m0 { fill: #cfe3f5; } .m1 { fill: #fbd9b5; } .m2 { fill: #cdeacb; } .m3 { fill: #f6cfd6; }
-.m4 { fill: #ddd3ef; } .m5 { fill: #f3ecb3; } .m6 { fill: #c6ebea; } .m7 { fill: #e3d5c8; }
+.step text { font: 12px 'DejaVu Sans', Verdana, Arial, sans-serif; fill: #24292f; }
+.step .title { font-size: 16px; font-weight: bold; }
+.step .heading { font-size: 13px; font-weight: bold; }
+.step .name { font-weight: bold; }
+.step .note { font-size: 11px; fill: #57606a; }
+.step .small { font-size: 9px; }
+.step .mid { font-size: 11px; text-anchor: middle; }
+.step .end { text-anchor: end; }
+.step .lane { fill: #f3f4f6; }
+.step .f, .step .b, .step .o, .step .d { stroke: #fff; stroke-width: .6; }
+.step .f0 { fill: #9ecae1; } .step .f1 { fill: #6baed6; } .step .f2 { fill: #c6dbef; } .step .f3 { fill: #4292c6; }
+.step .b0 { fill: #fdbe73; } .step .b1 { fill: #f79646; } .step .b2 { fill: #fde0b8; } .step .b3 { fill: #e6771d; }
+.step .o { fill: #bcaadb; }
+.step .d { fill: #d8d3a5; }
+.step .x { fill: #a6d8a8; }
+.step .xw { fill: #2c8a43; }
+.step .w { fill: url(#hatch); }
+.step .grid { stroke: #d0d7de; stroke-width: 1; fill: none; }
+.step .bracket { stroke: #57606a; stroke-width: 1.4; fill: none; }
+.step .square { stroke: #57606a; stroke-width: .8; }
+.step .alone { fill: #eaeef2; }
+.step .m0 { fill: #cfe3f5; } .step .m1 { fill: #fbd9b5; } .step .m2 { fill: #cdeacb; } .step .m3 { fill: #f6cfd6; }
+.step .m4 { fill: #ddd3ef; } .step .m5 { fill: #f3ecb3; } .step .m6 { fill: #c6ebea; } .step .m7 { fill: #e3d5c8; }
 </style>
 <defs><pattern id="hatch" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
 <path d="M0 0V5" stroke="#b6bec8" stroke-width="2"/></pattern></defs>
@@ -98,11 +98,12 @@ void check_match(const plan::Plan& plan, const StepTimeline& timeline) {
 /// The schedule below `top`.
 class Schedule {
  public:
-  Schedule(const plan::Plan& plan, const StepTimeline& timeline, double top)
+  Schedule(const plan::Plan& plan, const StepTimeline& timeline, double top, bool all_ranks)
       : plan_(plan),
         timeline_(timeline),
         bubbles_(bubbles_of(timeline, plan.stages)),
         per_second_((kPlotRight - kPlotLeft) / std::max(timeline.seconds, 1e-9)),
+        draws_all_(all_ranks),
         y_(top) {}
 
   Panel draw() {
@@ -119,8 +120,6 @@ class Schedule {
 
  private:
   double x_of(double seconds) const { return kPlotLeft + per_second_ * seconds; }
-
-  bool draws_all() const { return plan_.world <= kMostRanks; }
 
   std::string heading() const {
     struct Sample {
@@ -159,7 +158,7 @@ class Schedule {
       out += svg::text({kMargin, y_ + 13}, "name", concat("stage ", stage));
       out += svg::text({kMargin, y_ + 27}, "note", concat("bubble ", print("%.1f", 100 * bubble), " %"));
     }
-    for (int64_t rank = first; rank < first + (draws_all() ? ranks : 1); ++rank) {
+    for (int64_t rank = first; rank < first + (draws_all_ ? ranks : 1); ++rank) {
       out += rank_row(rank);
       y_ += kRow;
     }
@@ -238,7 +237,7 @@ class Schedule {
 
   std::string notes() {
     std::vector<std::string> lines;
-    if (!draws_all()) {
+    if (!draws_all_ && plan_.world > plan_.stages) {
       lines.push_back(plan_.stages > 1
                           ? concat("Of ", plan_.world, " ranks, the first rank of each stage is drawn.")
                           : concat("Of ", plan_.world, " ranks, rank 0 is drawn."));
@@ -266,6 +265,7 @@ class Schedule {
   const StepTimeline& timeline_;
   const std::vector<double> bubbles_;
   const double per_second_;
+  const bool draws_all_;  // ranks; else the first one of each stage
   double y_;
 };
 
@@ -284,29 +284,41 @@ std::string layout_text(const plan::Plan& plan, const StepTimeline& timeline) {
   return join(words, ", ");
 }
 
+/// `heading` is above mesh and schedule. `title`: for readers of the screen.
+std::string document(const std::string& title, const Panel& heading, const plan::Plan& plan,
+                     const StepTimeline& timeline, bool all_ranks) {
+  std::string body = heading.elements;
+  double y = heading.height;
+  if (plan.world > 1) {
+    const Panel mesh = mesh_panel(plan, y);
+    body += mesh.elements;
+    y += mesh.height + 6;
+  }
+  const Panel schedule = Schedule(plan, timeline, y, all_ranks).draw();
+  body += schedule.elements;
+  y += schedule.height + 12;
+  const svg::Box page{0, 0, kWidth, y};
+  return concat("<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"step\" viewBox=\"0 0 ",
+                svg::length(kWidth), ' ', svg::length(y), "\" width=\"", svg::length(kWidth), "\" height=\"",
+                svg::length(y), "\">\n", "<title>", escape_html(title), "</title>\n", kStyle,
+                "<rect class=\"paper\" fill=\"#fff\" ", svg::attributes(page), "/>\n", body, "</svg>\n");
+}
+
 }  // namespace
 
 std::string draw_step(const std::string& title, const plan::Plan& plan, const StepTimeline& timeline) {
   check_match(plan, timeline);
   constexpr size_t kMostOfTitle = 70, kMostOfLayout = 150;  // characters
   const std::string step = concat("step ", timeline.step, ", ", milliseconds(timeline.seconds));
-  std::string body =
+  const std::string heading =
       svg::text({kMargin, 28}, "title", concat(svg::shortened(title, kMostOfTitle), ": ", step)) +
       svg::text({kMargin, 47}, "note", svg::shortened(layout_text(plan, timeline), kMostOfLayout));
-  double y = kHeader;
-  if (plan.world > 1) {
-    const Panel mesh = mesh_panel(plan, y);
-    body += mesh.elements;
-    y += mesh.height + 6;
-  }
-  const Panel schedule = Schedule(plan, timeline, y).draw();
-  body += schedule.elements;
-  y += schedule.height + 12;
-  const svg::Box page{0, 0, kWidth, y};
-  return concat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", svg::length(kWidth), ' ',
-                svg::length(y), "\" width=\"", svg::length(kWidth), "\" height=\"", svg::length(y), "\">\n",
-                "<title>", escape_html(title), ": ", step, "</title>\n", kStyle, "<rect fill=\"#fff\" ",
-                svg::attributes(page), "/>\n", body, "</svg>\n");
+  return document(concat(title, ": ", step), {heading, kHeader}, plan, timeline, plan.world <= kMostRanks);
+}
+
+std::string draw_prediction(const plan::Plan& plan, const StepTimeline& timeline) {
+  check_match(plan, timeline);
+  return document("Mesh and schedule", {"", kMargin}, plan, timeline, /*all_ranks=*/false);
 }
 
 }  // namespace tessera::monitor

@@ -14,4 +14,8 @@ namespace tessera::monitor {
 /// of the plan: the numbers of ranks or of passes differ.
 std::string draw_step(const std::string& title, const plan::Plan& plan, const StepTimeline& timeline);
 
+/// The same of a predicted step, for a page: without title, and with the first rank of each stage alone. Its
+/// styles begin with ".step". Errors: as draw_step.
+std::string draw_prediction(const plan::Plan& plan, const StepTimeline& timeline);
+
 }  // namespace tessera::monitor
