@@ -145,11 +145,10 @@ std::string renting_text(const planner::Explanation& explanation) {
   if (most == 0) return "No number of ranks has a plan whose blocks are all alike.";
   std::string text = concat("A rank-hour yields most images with ", count_text(most, "rank"), ".");
   const std::string share = print("%.0f", 100 * kWorth);
-  if (worth == explanation.counts.back().ranks)
-    text += concat(" With all ", count_text(worth, "rank"), " it yields at least ", share, " % of that.");
-  else
-    text += concat(" Up to ", count_text(worth, "rank"), " it yields at least ", share,
-                   " % of that; with more, each image costs more.");
+  if (worth > most)
+    text += concat(" With ", count_text(worth, "rank"), " it yields at least ", share, " % of that.");
+  if (worth < explanation.counts.back().ranks)
+    text += concat(" With more ranks it yields less than ", share, " %: each image costs more.");
   return text;
 }
 

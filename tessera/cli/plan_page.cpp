@@ -27,14 +27,14 @@ constexpr std::string_view kPlanStyle = R"css(
 .prose{max-width:860px}.prose p{margin:0 0 12px}
 .soft{color:var(--soft);font-size:13px}
 p.soft{margin:10px 0 0}
-pre.command{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:12px 16px;white-space:pre-wrap;
+pre.command{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:12px 16px;margin:0 0 8px;white-space:pre-wrap;
 overflow-wrap:anywhere}
 details.words,details.more{margin-top:14px}
 .words dl{margin:0;padding:0 18px 12px}.words div{display:grid;grid-template-columns:minmax(110px,190px) 1fr;gap:14px;padding:7px 0;
 border-top:1px solid var(--grid)}
 .words dt{font-weight:600}.words dd{margin:0}
 .more>summary{font-size:15px}.more .scroll{border:0;box-shadow:none}.more ul{margin:0;padding:0 18px 14px 36px}
-.plain{border-collapse:collapse;width:100%;font-size:14px}
+.plain{border-collapse:collapse;width:100%;min-width:620px;font-size:14px}
 .plain th{font-weight:500;color:var(--soft);text-align:left;font-size:13px;vertical-align:bottom}
 .plain td,.plain th{padding:6px 10px 6px 0;border-bottom:1px solid var(--grid);vertical-align:top}
 .plain tr:last-child td{border-bottom:0}.plain .n{text-align:right;white-space:nowrap}.plain .n+td:not(.n),.plain .n+th:not(.n){padding-left:12px}

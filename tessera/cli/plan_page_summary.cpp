@@ -96,9 +96,10 @@ std::string rivals_sentence(const ExplainedPlan& explained) {
 
 std::string commands_text(const ExplainedPlan& explained) {
   if (explained.commands.empty()) return "";
-  std::string text = "<p>Train it with:</p>\n<pre class=\"command\"><code>";
-  for (const std::string& command : explained.commands) text += escape_html(command) + "\n";
-  return text + "</code></pre>\n";
+  std::string text = "<p>Train it with:</p>\n";
+  for (const std::string& command : explained.commands)
+    text += concat("<pre class=\"command\"><code>", escape_html(command), "</code></pre>\n");
+  return text;
 }
 
 struct Word {
