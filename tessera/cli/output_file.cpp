@@ -8,21 +8,21 @@
 
 namespace tessera::cli {
 
-void check_output_file(const char* where, const std::string& path, bool force) {
+void check_output_file(const char* where, const std::string& path, bool force, const std::string& option) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   const fs::path file = fs::absolute(path);
   if (!file.has_filename() || fs::is_directory(file, ignored) ||
       !fs::is_directory(file.parent_path(), ignored)) {
     user_error({.where = where,
-                .problem = concat("--output is ", escape(path)),
+                .problem = concat(option, " is ", escape(path)),
                 .expected = "the name of a file in a folder that exists"});
   }
   if (force || !fs::exists(file, ignored)) return;
   user_error({.where = where,
               .problem = concat("the file ", escape(path), " exists already"),
               .expected = "a new file",
-              .hint = "use another --output, or --force to replace it"});
+              .hint = concat("use another ", option, ", or --force to replace it")});
 }
 
 }  // namespace tessera::cli

@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/text.h"
 #include "tessera/cli/output_file.h"
 #include "tessera/cli/plan_page.h"
 #include "tessera/cli/plan_search_options.h"
@@ -44,10 +45,20 @@ std::vector<std::string> commands_of(const ExplainOptions& options, const Explai
           train};
 }
 
+void check_files(const ExplainOptions& options) {
+  const bool force = options.search.request.query.force;
+  check_output_file(kExplainWhere, options.output, force);
+  if (options.plan.empty()) return;
+  check_output_file(kExplainWhere, options.plan, force, "--plan");
+  if (options.plan != options.output) return;
+  user_error({.where = kExplainWhere,
+              .problem = concat("--plan and --output are both ", escape(options.plan)),
+              .expected = "two files"});
+}
+
 int explain(const ExplainOptions& options) {
   const SearchRequest request = request_of(options.search, kExplainWhere);
-  check_output_file(kExplainWhere, options.output, request.query.force);
-  if (!options.plan.empty()) check_output_file(kExplainWhere, options.plan, request.query.force);
+  check_files(options);
   ExplainedPlan explained = explain_plan(request, here());
   explained.commands = commands_of(options, explained);
   options.json ? print_explanation_json(explained, std::cout) : print_explanation(explained, std::cout);

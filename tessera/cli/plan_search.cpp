@@ -250,9 +250,9 @@ std::string gap_text(const planner::SearchResult& result) {
   const std::string count = concat(result.bounded, " groups of plans bounded, ", result.simulated,
                                    " plans simulated in ", monitor::print("%.2f", result.seconds), " s");
   const double gap = result.gap();
-  const std::string proven =
-      gap < 1e-6 ? "no plan of the space is faster"
-                 : concat("no plan of the space is more than ", monitor::print("%.2f", 100 * gap), " % faster");
+  const std::string proven = gap < 1e-6 ? "no plan of the space is faster"
+                                        : concat("no plan of the space is more than ",
+                                                 monitor::print("%.2f", 100 * gap), " % faster");
   return concat(count, result.timed_out ? " (time limit)" : "", ": ", proven);
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <regex>
+#include <sstream>
 
 #include "../error_text.h"
 #include "tessera/base/error.h"
@@ -303,6 +304,20 @@ TEST(StepPicture, LabelsPartsOfInterleavedStages) {
   EXPECT_NE(row.find(">B1.0</text>"), std::string::npos);
   EXPECT_NE(picture.find("; 20.0 % for equal stages"), std::string::npos);
   EXPECT_NE(picture.find(">stem, blocks.1<"), std::string::npos);
+}
+
+TEST(StepPicture, PredictionHasNoTitleAndTheFirstRankOfEachStage) {
+  const std::string picture = draw_prediction(make_plan(4, 2, 2), read(two_stages(2)));
+  EXPECT_EQ(count_of(picture, "<g class=\"rank\""), 2U);
+  EXPECT_NE(row_of(picture, 0), "");
+  EXPECT_NE(row_of(picture, 2), "");
+  EXPECT_EQ(count_of(picture, "<text class=\"title\""), 0U);
+  EXPECT_NE(picture.find(">Of 4 ranks, the first rank of each stage is drawn.<"), std::string::npos);
+  const std::string style =
+      picture.substr(picture.find("<style>") + 8, picture.find("</style>") - picture.find("<style>") - 8);
+  std::istringstream lines(style);
+  for (std::string line; std::getline(lines, line);)
+    EXPECT_TRUE(line.starts_with(".step ")) << "would style the page: " << line;
 }
 
 TEST(StepPicture, DrawsTheFirstRankOfEachStageAbove32Ranks) {

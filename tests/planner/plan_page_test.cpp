@@ -130,6 +130,13 @@ TEST_F(PlanPage, BarsAreSharesOfTheWhole) {
             "<i class=\"green\" style=\"width:50.00%\" title=\"b: 2 s\"></i></div>");
 }
 
+TEST_F(PlanPage, TheChartCountsRanks) {
+  const std::string part = counts_part(explain());
+  EXPECT_NE(part.find("aria-label=\"Images per rank-hour over 4 ranks, between 0 and "), std::string::npos)
+      << part;
+  EXPECT_NE(part.find("\"across\":\"ranks\""), std::string::npos);
+}
+
 TEST_F(PlanPage, TimelineHasPassesWaitsAndMessages) {
   PredictionQuery query = request_.query;
   query.record = true;
