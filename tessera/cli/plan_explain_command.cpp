@@ -24,14 +24,6 @@ struct ExplainOptions {
   bool json = false;
 };
 
-/// Several hosts need a launcher, whose command is not known here.
-bool is_one_host(const ExplainedPlan& explained) {
-  const planner::SearchQuestion& question = explained.searched.question;
-  const int64_t of_host = question.ranks_of_host > 0 ? question.ranks_of_host
-                                                     : explained.searched.of.profile.provenance.ranks_of_host;
-  return question.ranks <= of_host;
-}
-
 std::vector<std::string> commands_of(const ExplainOptions& options, const ExplainedPlan& explained) {
   const SearchRequest& request = options.search.request;
   const std::string file = options.plan.empty() ? "plan.json" : options.plan;

@@ -27,8 +27,7 @@ constexpr std::string_view kPlanStyle = R"css(
 .prose{max-width:860px}.prose p{margin:0 0 12px}
 .soft{color:var(--soft);font-size:13px}
 p.soft{margin:10px 0 0}
-pre.command{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:12px 16px;margin:0 0 8px;white-space:pre-wrap;
-overflow-wrap:anywhere}
+pre.command{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:12px 16px;margin:0 0 8px}
 details.words,details.more{margin-top:14px}
 .words dl{margin:0;padding:0 18px 12px}.words div{display:grid;grid-template-columns:minmax(110px,190px) 1fr;gap:14px;padding:7px 0;
 border-top:1px solid var(--grid)}

@@ -94,11 +94,31 @@ std::string rivals_sentence(const ExplainedPlan& explained) {
                 bound);
 }
 
+/// Over several lines that a shell joins; breaks are before options.
+std::string broken_command(const std::string& command) {
+  constexpr size_t kColumns = 96;
+  constexpr std::string_view kOption = " --", kBreak = " \\\n   ";
+  std::string out;
+  size_t column = 0;
+  for (size_t begin = 0; begin < command.size();) {
+    const size_t end = std::min(command.find(kOption, begin + 1), command.size());
+    if (column > 0 && column + end - begin > kColumns) {
+      out += kBreak;
+      column = kBreak.size();
+    }
+    out += command.substr(begin, end - begin);
+    column += end - begin;
+    begin = end;
+  }
+  return out;
+}
+
 std::string commands_text(const ExplainedPlan& explained) {
   if (explained.commands.empty()) return "";
-  std::string text = "<p>Train it with:</p>\n";
+  std::string text =
+      concat("<p>Train it with", is_one_host(explained) ? "" : ", on each host by a launcher", ":</p>\n");
   for (const std::string& command : explained.commands)
-    text += concat("<pre class=\"command\"><code>", escape_html(command), "</code></pre>\n");
+    text += concat("<pre class=\"command\"><code>", escape_html(broken_command(command)), "</code></pre>\n");
   return text;
 }
 

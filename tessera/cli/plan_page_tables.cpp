@@ -204,9 +204,11 @@ void add_provenance(const planner::Provenance& from, monitor::ReportInput* input
 
 void add_step_constants(const planner::Profile& profile, monitor::ReportInput* input) {
   const auto nanoseconds = [](double seconds) { return monitor::print("%.3g ns", 1e9 * seconds); };
-  input->facts.emplace_back("update of a value", nanoseconds(profile.optimizer_seconds));
-  input->facts.emplace_back("adding a gradient of a micro-batch", nanoseconds(profile.accumulate_seconds));
-  input->facts.emplace_back("loading an image", planner::seconds_text(profile.data_seconds));
+  input->facts.emplace_back("a value updated", nanoseconds(profile.optimizer_seconds));
+  input->facts.emplace_back("a gradient written in fp32", nanoseconds(profile.widen_seconds));
+  input->facts.emplace_back("a micro-batch's gradient added", nanoseconds(profile.accumulate_seconds));
+  input->facts.emplace_back("a micro-batch's sum over ranks added", nanoseconds(profile.add_sum_seconds));
+  input->facts.emplace_back("an image loaded", planner::seconds_text(profile.data_seconds));
   input->facts.emplace_back("rest of a step", planner::seconds_text(profile.step_seconds));
   input->facts.emplace_back("passes beside messages take",
                             monitor::print("%.2f times as long", profile.compute_slowdown));

@@ -109,7 +109,7 @@ std::string text_of(const Loss& loss, const FoundPlan& plan, const FoundPlan& wi
     const double step = plan.seconds_per_image() * static_cast<double>(winner.batch);
     words += concat(", ", percent_text(loss.seconds / step), " of its step");
   }
-  words += concat(" (the winner: ", loss.of_winner > 0 ? seconds_text(loss.of_winner) : "0", ")");
+  words += concat(" (the winner: ", seconds_text(loss.of_winner), ")");
   const bool again = cause.part == &StepParts::compute && recomputes(plan) && !recomputes(winner);
   return again ? words + " because it computes activations again" : words;
 }
@@ -322,21 +322,22 @@ class Explainer {
 }  // namespace
 
 std::string seconds_text(double seconds) {
+  struct Unit {
+    double size;
+    const char* name;
+  };
+  constexpr Unit kUnits[] = {{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}};
+  constexpr double kRounds = 0.9995;  // to the next unit
+  if (seconds <= 0) return "0 s";
+  const Unit* unit = kUnits;
+  while (unit != std::end(kUnits) - 1 && seconds < kRounds * unit->size) ++unit;
+  const double value = seconds / unit->size;
   char text[32];
-  if (seconds >= 0.9995) {
-    std::snprintf(text, sizeof text,
-                  seconds >= 99.95   ? "%.0f s"
-                  : seconds >= 9.995 ? "%.1f s"
-                                     : "%.2f s",
-                  seconds);
-  } else {
-    const double milli = 1e3 * seconds;
-    std::snprintf(text, sizeof text,
-                  milli >= 99.95   ? "%.0f ms"
-                  : milli >= 9.995 ? "%.1f ms"
-                                   : "%.2f ms",
-                  milli);
-  }
+  std::snprintf(text, sizeof text,
+                value >= 99.95   ? "%.0f %s"
+                : value >= 9.995 ? "%.1f %s"
+                                 : "%.2f %s",
+                value, unit->name);
   return text;
 }
 

@@ -73,7 +73,7 @@ std::vector<int64_t> rank_counts(int64_t ranks, int64_t ranks_of_host);
 /// The most ranks that give at least `share` of the most images per rank-hour; 0 without a plan.
 int64_t most_ranks_worth(const std::vector<RankCount>& counts, double share);
 
-/// "1.23 s", "45.6 ms".
+/// "1.23 s", "45.6 ms", "38.0 µs"; "0 s".
 std::string seconds_text(double seconds);
 
 }  // namespace tessera::planner

@@ -16,6 +16,7 @@ class Page(html.parser.HTMLParser):
         self.open, self.sections, self.references, self.text, self.commands = [], [], [], "", []
         self.feed(text)
         check(self.open == [], "not closed:", self.open)
+        self.commands = [command.replace(" \\\n   ", "") for command in self.commands]  # as a shell does
 
     def handle_starttag(self, tag, attrs):
         attributes = dict(attrs)
@@ -96,7 +97,7 @@ def bad_input_is_refused_in_one_line():
         assumed(folder)
         (folder / "mine.html").write_text("mine")
         for words, says in (
-            (("--ranks", 0), "--ranks is 0"),
+            (("--ranks", 0), "--ranks: Value 0 not in range"),
             ((), "the number of ranks is not given: expected --ranks N or --hosts HxN"),
             (("--hosts", "2by8"), "--hosts is 2by8: expected hosts and ranks of each, such as 4x8"),
             (("--hosts", "2x8", "--ranks", 8), "--ranks is 8, and --hosts 2x8 are 16"),

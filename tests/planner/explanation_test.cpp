@@ -92,7 +92,9 @@ double fastest_of_level(const Profile& profile, const SearchQuestion& question, 
 }
 
 TEST(Explanation, SecondsHaveThreeDigits) {
-  EXPECT_EQ(seconds_text(0), "0.00 ms");
+  EXPECT_EQ(seconds_text(0), "0 s");
+  EXPECT_EQ(seconds_text(2e-9), "0.00 µs");
+  EXPECT_EQ(seconds_text(38e-6), "38.0 µs");
   EXPECT_EQ(seconds_text(0.001234), "1.23 ms");
   EXPECT_EQ(seconds_text(0.0456), "45.6 ms");
   EXPECT_EQ(seconds_text(0.9994), "999 ms");
@@ -123,13 +125,13 @@ TEST(WhySlower, NamesTheLargestDifferencesFirst) {
   const FoundPlan winner = plan_with({.compute = 0.9, .gathers = 0.1});
   EXPECT_EQ(why_slower(other_with({.compute = 0.9, .gathers = 0.3, .reductions = 0.05}), winner),
             "25.0 % slower: waits 300 ms for gathers of parameters (the winner: 100 ms); "
-            "waits 50.0 ms for sums of gradients (the winner: 0)");
+            "waits 50.0 ms for sums of gradients (the winner: 0 s)");
   EXPECT_EQ(why_slower(other_with({.compute = 0.9, .gathers = 0.3, .reductions = 0.01}), winner),
             "21.0 % slower: waits 300 ms for gathers of parameters (the winner: 100 ms)")
       << "5 % of the loss";
   EXPECT_EQ(why_slower(other_with({.compute = 0.82, .gathers = 0.2, .bubble = 0.23}), winner),
             "25.0 % slower: stands still for 230 ms while other stages compute, 18.4 % of its step "
-            "(the winner: 0); waits 200 ms for gathers of parameters (the winner: 100 ms)");
+            "(the winner: 0 s); waits 200 ms for gathers of parameters (the winner: 100 ms)");
 }
 
 TEST(WhySlower, ComparesAsManyImages) {
