@@ -92,10 +92,11 @@ class Listing {
     add(name + ".weight", {width}, kOnes);
     add(name + ".bias", {width}, kZeros);
   }
-  /// Of a parameter that was added.
+  /// Of a parameter that was added, a short while ago.
   void cut(const std::string& name, Cut cut) {
-    const auto found = std::ranges::find(specs_, name, &ParameterSpec::name);
-    TESSERA_CHECK(found != specs_.end(), name);
+    const auto found = std::find_if(specs_.rbegin(), specs_.rend(),
+                                    [&](const ParameterSpec& spec) { return spec.name == name; });
+    TESSERA_CHECK(found != specs_.rend(), name);
     found->cut = cut;
   }
   std::vector<ParameterSpec> take() { return std::move(specs_); }

@@ -125,6 +125,12 @@ double pool_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const C
   return bytes;
 }
 
+/// Of a unit that stays gathered from one step to the next.
+double lasting_pool_bytes(const SizedUnit& unit, const Plan& plan, double compute) {
+  const Split split = split_of(unit, plan);
+  return split.shards > 1 && unit.plan.level < Level::kZero3 ? compute * split.all : 0;
+}
+
 /// `trains`: with gradients on their way.
 double gathered_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs,
                       bool trains) {
@@ -236,10 +242,10 @@ double passes_under_way(const Plan& plan, int64_t stage, const MicroBatchBytes& 
 }
 
 /// Of one rank.
-Memory training_memory(const arch::ModelConfig& config, const Plan& plan, CostInputs inputs, int64_t batch,
-                       int64_t rank) {
+Memory training_memory(const arch::ModelConfig& config, const ModelSpecs& specs, const Plan& plan,
+                       CostInputs inputs, int64_t batch, int64_t rank) {
   if (plan.stages > 1) inputs.accumulates = plan.micro_batches > 1;
-  const std::vector<SizedUnit> units = sized_units(config, plan, rank);
+  const std::vector<SizedUnit> units = sized_units(specs, plan, rank);
   const arch::Activations model =
       arch::activations(config, static_cast<double>(inputs.compute_bytes), inputs.keeps_activations,
                         tensor_shares(plan, rank, /*inference=*/false));
@@ -317,9 +323,10 @@ Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const C
 std::vector<Memory> predict_stage_memory(const arch::ModelConfig& config, const Plan& plan,
                                          const CostInputs& inputs, int64_t batch) {
   check_units("plan.predict_memory", config, plan);
+  const ModelSpecs specs(config);
   std::vector<Memory> most(static_cast<size_t>(plan.stages));
   for (const int64_t rank : distinct_ranks(config, plan)) {
-    const Memory one = training_memory(config, plan, inputs, batch, rank);
+    const Memory one = training_memory(config, specs, plan, inputs, batch, rank);
     Memory& stage = most[static_cast<size_t>(stage_of(plan, rank))];
     if (one.total() > stage.total()) stage = one;
   }
@@ -336,15 +343,21 @@ std::vector<UnitMemory> unit_memory(const arch::ModelConfig& config, const Plan&
     const bool is_new = units.empty() || sized.plan.name == plan.units[sized.index].name;
     if (is_new) units.emplace_back();
     UnitMemory& unit = units.back();
-    const Split split = split_of(sized, plan);
     unit.lasting += states_of(sized, plan, inputs) + kept_bytes(sized, plan, compute);
     // Of gradients that are collected whole, the slices come while the whole ones leave.
     const GradientBytes gradients = gradient_bytes(sized, plan, inputs.accumulates);
     if (inputs.accumulates) unit.lasting += gradients.whole > 0 ? gradients.whole : gradients.slice;
-    if (split.shards > 1 && sized.plan.level < Level::kZero3) unit.lasting += compute * split.all;
-    if (is_new && static_cast<int64_t>(sized.index) >= inputs.frozen_units) {
-      unit.kept = static_cast<double>(batch) * kept_of(plan.units[sized.index], model.units[sized.index]);
-    }
+    unit.lasting += lasting_pool_bytes(sized, plan, compute);
+    if (!is_new) continue;
+    const UnitPlan& of = plan.units[sized.index];
+    const arch::UnitActivations& activations = model.units[sized.index];
+    unit.passing = pool_bytes(plan, {sized}, inputs, /*trains=*/true) -
+                   lasting_pool_bytes(sized, plan, compute) + reduction(sized, plan, inputs).bytes +
+                   2 * compute * sized.size.largest;
+    if (static_cast<int64_t>(sized.index) < inputs.frozen_units) continue;
+    unit.kept = static_cast<double>(batch) * kept_of(of, activations);
+    if (of.recomputes())
+      unit.passing += static_cast<double>(batch) * (activations.again - sums_of(of, activations));
   }
   return units;
 }

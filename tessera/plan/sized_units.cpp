@@ -14,16 +14,23 @@ namespace {
 
 constexpr double kIntegerBytes = 8;
 
-/// By the names of communicated units: "blocks.3", "blocks.3/rows".
-std::map<std::string, UnitSize> unit_sizes(const arch::ModelConfig& config, const Plan& plan, int64_t rank) {
+bool is_of_stage(const Plan& plan, size_t unit, int64_t rank) {
+  return virtual_stage_of(plan, unit) % plan.stages == stage_of(plan, rank);
+}
+
+/// Of the rank's stage, by the names of communicated units: "blocks.3", "blocks.3/rows".
+std::map<std::string, UnitSize> unit_sizes(const ModelSpecs& specs, const Plan& plan, int64_t rank) {
   std::map<std::string, const UnitPlan*> plans;
-  for (const UnitPlan& unit : plan.units) plans[unit.name] = &unit;
+  for (size_t i = 0; i < plan.units.size(); ++i)
+    if (is_of_stage(plan, i, rank)) plans[plan.units[i].name] = &plan.units[i];
   const auto name_of_rest = [&](const std::string& unit) {
     return plans.at(unit)->is_cut() ? rows_plan(*plans.at(unit)).name : unit;
   };
   std::map<std::string, UnitSize> sizes;
-  for (const auto& spec : arch::parameters(config)) {
-    const UnitPlan& unit = *plans.at(spec.unit);
+  for (const arch::ParameterSpec& spec : specs.parameters) {
+    const auto found = plans.find(spec.unit);
+    if (found == plans.end()) continue;
+    const UnitPlan& unit = *found->second;
     const bool cut = unit.is_cut() && spec.is_cut();
     UnitSize& size = sizes[cut ? unit.name : name_of_rest(unit.name)];
     std::vector<int64_t> shape = spec.shape;
@@ -33,7 +40,8 @@ std::map<std::string, UnitSize> unit_sizes(const arch::ModelConfig& config, cons
     (spec.buffer ? size.buffers : size.parameters) += numel;
     if (!spec.buffer) size.largest = std::max(size.largest, numel);
   }
-  for (const auto& spec : arch::buffers(config)) {
+  for (const arch::BufferSpec& spec : specs.buffers) {
+    if (!plans.contains(spec.unit)) continue;
     sizes[name_of_rest(spec.unit)].buffer_bytes +=
         static_cast<double>(spec.numel()) * (spec.whole_numbers ? kIntegerBytes : arch::kFloatBytes);
   }
@@ -62,12 +70,19 @@ std::vector<int64_t> first_alike(const arch::ModelConfig& config, int64_t degree
 
 }  // namespace
 
+ModelSpecs::ModelSpecs(const arch::ModelConfig& config)
+    : parameters(arch::parameters(config)), buffers(arch::buffers(config)) {}
+
 std::vector<SizedUnit> sized_units(const arch::ModelConfig& config, const Plan& plan, int64_t rank) {
-  std::map<std::string, UnitSize> sizes = unit_sizes(config, plan, rank);
+  return sized_units(ModelSpecs(config), plan, rank);
+}
+
+std::vector<SizedUnit> sized_units(const ModelSpecs& specs, const Plan& plan, int64_t rank) {
+  std::map<std::string, UnitSize> sizes = unit_sizes(specs, plan, rank);
   std::vector<SizedUnit> units;
   for (size_t i = 0; i < plan.units.size(); ++i) {
     const UnitPlan& unit = plan.units[i];
-    if (virtual_stage_of(plan, i) % plan.stages != stage_of(plan, rank)) continue;
+    if (!is_of_stage(plan, i, rank)) continue;
     units.push_back({unit, sizes[unit.name], i});
     if (!unit.is_cut()) continue;
     UnitPlan rows = rows_plan(unit);

@@ -26,7 +26,15 @@ struct SizedUnit {
   size_t index = 0;  // in Plan::units
 };
 
+/// What a model lists, so that it is listed once for several ranks.
+struct ModelSpecs {
+  explicit ModelSpecs(const arch::ModelConfig& config);
+  std::vector<arch::ParameterSpec> parameters;
+  std::vector<arch::BufferSpec> buffers;
+};
+
 /// Of `rank`, those of its stage, in the order of the plan. Requires: the plan's units are the model's.
+std::vector<SizedUnit> sized_units(const ModelSpecs& specs, const Plan& plan, int64_t rank);
 std::vector<SizedUnit> sized_units(const arch::ModelConfig& config, const Plan& plan, int64_t rank);
 
 /// Ranks of which no two are of the same stage and hold equal parts of every unit, in rising order: one for

@@ -66,13 +66,15 @@ StepTraffic traffic_of_rank(const std::vector<UnitMessages>& units, const Plan& 
 
 }  // namespace
 
-std::vector<UnitMessages> unit_messages(const arch::ModelConfig& config, const Plan& plan,
-                                        const CostInputs& inputs, int64_t rank) {
+namespace {
+
+std::vector<UnitMessages> messages_of(const ModelSpecs& specs, const Plan& plan, const CostInputs& inputs,
+                                      int64_t rank) {
   const auto compute = static_cast<double>(inputs.compute_bytes);
   const auto reduce = static_cast<double>(inputs.reduce_bytes);
   const double as_made = std::min(compute, reduce);  // gradients that travel in the dtype backward made
   std::vector<UnitMessages> all;
-  for (const SizedUnit& unit : sized_units(config, plan, rank)) {
+  for (const SizedUnit& unit : sized_units(specs, plan, rank)) {
     UnitMessages one{.name = unit.plan.name, .index = unit.index, .level = unit.plan.level};
     one.trained = static_cast<int64_t>(unit.index) >= inputs.frozen_units;
     one.shard = shard_span(plan, unit.plan);
@@ -93,11 +95,19 @@ std::vector<UnitMessages> unit_messages(const arch::ModelConfig& config, const P
   return all;
 }
 
+}  // namespace
+
+std::vector<UnitMessages> unit_messages(const arch::ModelConfig& config, const Plan& plan,
+                                        const CostInputs& inputs, int64_t rank) {
+  return messages_of(ModelSpecs(config), plan, inputs, rank);
+}
+
 std::vector<std::vector<UnitMessages>> stage_messages(const arch::ModelConfig& config, const Plan& plan,
                                                       const CostInputs& inputs) {
+  const ModelSpecs specs(config);
   std::vector<std::vector<UnitMessages>> stages(static_cast<size_t>(plan.stages));
   for (const int64_t rank : distinct_ranks(config, plan)) {
-    const std::vector<UnitMessages> of_rank = unit_messages(config, plan, inputs, rank);
+    const std::vector<UnitMessages> of_rank = messages_of(specs, plan, inputs, rank);
     std::vector<UnitMessages>& most = stages[static_cast<size_t>(stage_of(plan, rank))];
     if (most.empty()) most = of_rank;
     for (size_t i = 0; i < of_rank.size(); ++i) {

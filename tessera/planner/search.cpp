@@ -2,18 +2,22 @@
 // Note [How the search goes]: first the plans whose blocks all have one layout, in the order of their lower
 // bounds, until a bound is no better than the best simulated step. Then frames (stages, micro-batches, order
 // of passes) whose bound over all layouts of units is better than that, in the order of these bounds:
-// search_layers.h. What is left gives the lower bound of the answer.
+// search_all.h, search_one_stage.h, search_stages.h. What is left gives the lower bound of the answer.
 #include "tessera/planner/search.h"
 
 #include <algorithm>
 #include <limits>
 #include <map>
 #include <memory>
+#include <tuple>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/planner/candidates.h"
-#include "tessera/planner/search_layers.h"
+#include "tessera/planner/layer_frame.h"
+#include "tessera/planner/search_all.h"
+#include "tessera/planner/search_one_stage.h"
+#include "tessera/planner/search_stages.h"
 #include "tessera/planner/stage_bounds.h"
 
 namespace tessera::planner {
@@ -33,7 +37,10 @@ class Search {
         question_(question),
         candidates_(tables, question),
         frames_(frames_of(tables, question)),
-        units_(tables.kinds.size()) {
+        units_(tables.kinds.size()),
+        alike_(tables, question.inputs),
+        uniform_forms_(forms_of_one_channel(tables.profile)),
+        layer_forms_(forms_of_one_layout(tables.profile)) {
     if (frames_.empty()) {
       user_error(
           {.where = "planner.search",
@@ -60,11 +67,9 @@ class Search {
   }
 
  private:
-  static constexpr double kNearlyBest = 1 - 1e-9;
-
   ChoiceWorks& works_of(int64_t stages) {
     std::unique_ptr<ChoiceWorks>& works = works_[stages];
-    if (!works) works = std::make_unique<ChoiceWorks>(tables_, question_, stages);
+    if (!works) works = std::make_unique<ChoiceWorks>(tables_, alike_, question_, stages);
     return *works;
   }
 
@@ -76,37 +81,23 @@ class Search {
     return cut;
   }
 
-  size_t choice_of(const ChoiceWorks& works, size_t unit, size_t choice) const {
-    if (works.choices().allowed[unit][choice]) return choice;
-    return works.index_of(without_cut(works.choices().all[choice]));
-  }
-
   /// Sums of every virtual stage.
   std::vector<StageSum> sums_of(ChoiceWorks& works, const Frame& frame, size_t choice) {
     const auto& of = works.of(frame.images, frame.micro_batches > 1);
-    const std::vector<BoundForm> forms = forms_of_one_channel(tables_.profile).forward;
     const plan::Span channel = channel_of_blocks(works, of, choice);
     const std::vector<int64_t>& cut = even_cut(frame.stages * frame.virtual_stages);
+    const std::vector<size_t>& keys = alike_.keys();
     std::vector<StageSum> stages(cut.size());
     for (size_t s = 0; s < cut.size(); ++s) {
       const auto begin = static_cast<size_t>(cut[s]);
       const size_t end = s + 1 < cut.size() ? static_cast<size_t>(cut[s + 1]) : units_;
-      std::vector<StageSum> by_form(forms.size());
-      for (size_t i = begin; i < end; ++i) {
-        const UnitWork& work = of[choice_of(works, i, choice)][i];
-        for (size_t f = 0; f < forms.size(); ++f) {
-          BoundForm form = forms[f];
-          if (work.channel != channel) form.gathers = form.sums = form.copies = 0;
-          add_unit(&by_form[f], work, {i == begin, i + 1 == end}, {form, form});
-        }
+      const StageUnits units{of, keys, begin, end, channel};
+      StageWork sum;
+      for (size_t i = begin, behind = begin; i < end; i = behind) {
+        while (behind < end && keys[behind] == keys[i]) ++behind;
+        units.add(&sum, i, behind, works.choice_of(i, choice));
       }
-      stages[s] = by_form[0];
-      for (const StageSum& sum : by_form) {
-        for (size_t pass = 0; pass < kPassKinds; ++pass)
-          stages[s].passes[pass] = std::max(stages[s].passes[pass], sum.passes[pass]);
-        stages[s].sent = std::max(stages[s].sent, sum.sent);
-        stages[s].last_sent = std::max(stages[s].last_sent, sum.last_sent);
-      }
+      stages[s] = sum.sum(uniform_forms_);
     }
     return stages;
   }
@@ -114,7 +105,7 @@ class Search {
   plan::Span channel_of_blocks(const ChoiceWorks& works, const std::vector<std::vector<UnitWork>>& of,
                                size_t choice) const {
     for (size_t i = 1; i + 1 < units_; ++i)
-      if (works.choices().allowed[i][choice]) return of[choice][i].channel;
+      if (works.choices().allowed[i][choice]) return of[choice][alike_.keys()[i]].channel;
     return {};
   }
 
@@ -122,12 +113,14 @@ class Search {
     double most = 0;
     const size_t ranks = frame.under_way.size();
     for (size_t s = 0; s < ranks; ++s) {
-      double own = 0;
-      for (size_t part = s; part < stages.size(); part += ranks) {
-        const plan::UnitMemory& memory = stages[part].memory;
-        own += memory.lasting + static_cast<double>(frame.under_way[s]) * memory.kept;
+      StageSum own;
+      for (size_t part = 0; s + part * ranks < stages.size(); ++part) {
+        const plan::UnitMemory& memory = stages[s + part * ranks].memory;
+        own.memory.lasting +=
+            memory.lasting + static_cast<double>(frame.under_way_of_part[s][part]) * memory.kept;
+        own.memory.passing = std::max(own.memory.passing, memory.passing);
       }
-      most = std::max(most, own);
+      most = std::max(most, own.bytes(/*under_way=*/0));
     }
     return most;
   }
@@ -160,7 +153,7 @@ class Search {
     const ChoiceWorks& works = works_of(frame.stages);
     ProposedPlan candidate{frame, prefetch, even_cut(frame.stages * frame.virtual_stages), {}};
     for (size_t i = 0; i < units_; ++i)
-      candidate.units.push_back(&works.choices().all[choice_of(works, i, uniform.choice)]);
+      candidate.units.push_back(&works.choices().all[works.choice_of(i, uniform.choice)]);
     return candidates_.try_plan(candidate);
   }
 
@@ -177,13 +170,33 @@ class Search {
     return std::numeric_limits<double>::infinity();
   }
 
+  LayerFrame layer_frame(size_t f) {
+    return {tables_,      question_,  frames_[f], bounds_[f], works_of(frames_[f].stages),
+            layer_forms_, candidates_};
+  }
+
+  /// Of plans layer by layer.
+  double quick_bound(size_t f) {
+    const LayerFrame frame = layer_frame(f);
+    const AllPlans all(frame);
+    return all.count() <= question_.all_plans ? all.quick_bound() : frame.quick_bound();
+  }
+  double try_frame(size_t f) {
+    const LayerFrame frame = layer_frame(f);
+    AllPlans all(frame);
+    if (all.count() <= question_.all_plans) return all.run();
+    return frame.frame.stages == 1
+               ? OneStage(frame).run()
+               : StagesSearch(
+                     frame, options_[{frame.frame.stages, frame.frame.images, frame.frame.micro_batches > 1}])
+                     .run();
+  }
+
   double try_layers() {
     std::vector<std::pair<double, size_t>> by_bound;
     for (size_t f = 0; f < frames_.size(); ++f) {
       if (frames_[f].virtual_stages > 1) continue;
-      LayerSearch layers(tables_, question_, frames_[f], bounds_[f], works_of(frames_[f].stages),
-                         candidates_);
-      by_bound.emplace_back(layers.quick_bound(), f);
+      by_bound.emplace_back(quick_bound(f), f);
       candidates_.count_bound();
     }
     std::ranges::sort(by_bound);
@@ -191,9 +204,8 @@ class Search {
     for (const auto& [bound, f] : by_bound) {
       if (bound >= kNearlyBest * candidates_.best()) break;
       if (candidates_.is_time_up()) return std::min(open, bound);
-      LayerSearch layers(tables_, question_, frames_[f], bounds_[f], works_of(frames_[f].stages),
-                         candidates_);
-      open = std::min(open, layers.run());
+      const double left = try_frame(f);
+      open = std::min(open, left);
     }
     return open;
   }
@@ -212,8 +224,12 @@ class Search {
   std::vector<Frame> frames_;
   std::vector<FrameBounds> bounds_;
   size_t units_;
+  AlikeUnits alike_;
+  BoundForms uniform_forms_;                               // hold for any prefetch
+  BoundForms layer_forms_;                                 // for at most 1
   std::map<int64_t, std::unique_ptr<ChoiceWorks>> works_;  // by stages
   std::map<int64_t, std::vector<int64_t>> even_cuts_;
+  std::map<std::tuple<int64_t, int64_t, bool>, OptionCache> options_;  // by stages, images and accumulation
 };
 
 }  // namespace

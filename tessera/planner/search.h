@@ -31,8 +31,8 @@ struct SearchQuestion {
   Allowed allowed = nullptr;     // nullptr: every block
   size_t at_least = 4;           // plans of the answer, if so many with one layout for all blocks fit
   double seconds = 60;           // of the search; then it ends with what it has found
-  /// Plans of a pipeline's cut and order of passes are all compared if they are at most so many: each unit
-  /// with each choice. Above it, units of a stage that are alike and have one choice lie together.
+  /// Plans with one number of stages, micro-batches and order of passes are all compared if they are at most
+  /// so many: each unit with each choice. Above it the space is smaller: SearchResult::restrictions says how.
   double all_plans = 50'000;
 };
 

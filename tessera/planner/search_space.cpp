@@ -173,8 +173,12 @@ std::vector<std::string> restrictions_of(const ProfileTables& tables, const Sear
              "blocks"),
       "plans with at most 200000 passes of a unit in a step",
       "nothing is offloaded",
-      concat("equal units of a stage with the same layout lie together, unless at most ",
-             static_cast<int64_t>(question.all_plans), " plans are to be compared")};
+      concat(
+          "where more than ", static_cast<int64_t>(question.all_plans),
+          " plans are to be compared, the blocks of a stage have one tensor layout and one group that splits "
+          "their state, and differ in level, recompute and keep_gathered; in a pipeline they have at most "
+          "two "
+          "layouts, one behind the other, and stem and head that of the block beside them")};
 }
 
 }  // namespace tessera::planner

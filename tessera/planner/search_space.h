@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,8 @@
 #include "tessera/planner/search.h"
 
 namespace tessera::planner {
+
+inline constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 /// What a plan has besides the layout of its units and its cut into stages.
 struct Frame {

@@ -8,19 +8,27 @@
 
 namespace tessera::planner {
 
-ChoiceWorks::ChoiceWorks(const ProfileTables& tables, const SearchQuestion& question, int64_t stages)
-    : tables_(tables), question_(question), choices_(choices_of(tables, question, stages)) {
-  const int64_t ranks = question.ranks / stages;
-  const plan::Plan uniform = plan::uniform_plan(tables.profile.model, ranks, plan::Level::kReplicate,
-                                                /*recompute=*/false, /*prefetch=*/1);
+ChoiceWorks::ChoiceWorks(const ProfileTables& tables, const AlikeUnits& alike, const SearchQuestion& question,
+                         int64_t stages)
+    : alike_(alike), question_(question), choices_(choices_of(tables, question, stages)) {
+  const arch::ModelConfig& small = alike.tables().profile.model;
+  const plan::Plan uniform =
+      plan::uniform_plan(small, question.ranks / stages, plan::Level::kReplicate, /*recompute=*/false,
+                         /*prefetch=*/1);
   for (size_t c = 0; c < choices_.all.size(); ++c) {
+    const auto whole = std::ranges::find(choices_.all, without_cut(choices_.all[c]));
+    TESSERA_CHECK(whole != choices_.all.end(), "no such choice");
+    const auto index = static_cast<size_t>(whole - choices_.all.begin());
+    std::vector<size_t>& by_key = whole_.emplace_back();
     plan::Plan plan = uniform;
-    for (size_t i = 0; i < plan.units.size(); ++i) {
-      std::string name = plan.units[i].name;
-      plan.units[i] = choices_.allowed[i][c] ? choices_.all[c] : without_cut(choices_.all[c]);
-      plan.units[i].name = std::move(name);
+    for (size_t key = 0; key < alike.first().size(); ++key) {
+      by_key.push_back(choices_.allowed[alike.first()[key]][c] ? c : index);
+      plan::UnitPlan& unit = plan.units[alike.small()[key]];
+      std::string name = unit.name;
+      unit = choices_.all[by_key.back()];
+      unit.name = std::move(name);
     }
-    messages_.push_back(plan::stage_messages(tables.profile.model, plan, question.inputs).front());
+    messages_.push_back(plan::stage_messages(small, plan, alike.inputs()).front());
     plans_.push_back(std::move(plan));
   }
 }
@@ -29,41 +37,151 @@ const std::vector<std::vector<UnitWork>>& ChoiceWorks::of(int64_t images, bool a
   const auto [found, is_new] = works_.try_emplace({images, accumulates});
   if (!is_new) return found->second;
   for (size_t c = 0; c < plans_.size(); ++c) {
-    StepQuestion question{.plan = plans_[c], .inputs = question_.inputs, .batch = images};
+    StepQuestion question{.plan = plans_[c], .inputs = alike_.inputs(), .batch = images};
     question.accumulation = accumulates ? 2 : 1;
     question.inputs.accumulates = accumulates;
     question.pieces = question_.pieces;
     question.ranks_of_host = question_.ranks_of_host;
     question.shared_memory = question_.shared_memory;
-    found->second.push_back(unit_works(tables_, question, messages_[c]));
+    const std::vector<UnitWork> units = unit_works(alike_.tables(), question, messages_[c]);
+    std::vector<UnitWork>& by_key = found->second.emplace_back();
+    for (const size_t unit : alike_.small()) by_key.push_back(units[unit]);
   }
+  std::map<std::pair<int64_t, bool>, std::vector<UnitWork*>> by_layout;
+  for (size_t c = 0; c < plans_.size(); ++c) {
+    const plan::Layout& layout = choices_.all[c].layout;
+    for (size_t key = 0; key < alike_.first().size(); ++key) {
+      if (alike_.is_end(key) || !choices_.allowed[alike_.first()[key]][c]) continue;
+      by_layout[{layout.tensor, layout.adjacent}].push_back(&found->second[c][key]);
+    }
+  }
+  for (const auto& [layout, blocks] : by_layout) set_neighbours(alike_.tables().profile, blocks);
   return found->second;
 }
 
-size_t ChoiceWorks::index_of(const plan::UnitPlan& choice) const {
-  const auto found = std::ranges::find(choices_.all, choice);
-  TESSERA_CHECK(found != choices_.all.end(), "no such choice");
-  return static_cast<size_t>(found - choices_.all.begin());
+double StageSum::bytes(int64_t under_way) const {
+  return plan::kProgramGrowth + memory.lasting + static_cast<double>(under_way) * memory.kept +
+         memory.passing;
 }
 
 double StageSum::all_passes(int64_t micro_batches) const {
   const auto others = static_cast<double>(micro_batches - 1);
-  return passes[kFirstForward] + passes[kLastBackward] +
-         others * (passes[kForward] + passes[kBackward] + accumulation);
+  // The first micro-batch adds nothing.
+  return passes[kFirstForward] + passes[kLastBackward] + others * (passes[kForward] + passes[kBackward]) -
+         accumulation;
 }
+
+namespace {
+
+/// What a unit does of a backward pass until the gradient is sent to the stage before. By then the sum of the
+/// first unit's gradients has only begun, and copies and sums over replicas may be under way.
+PassWork until_sent(const UnitWork& work, Place place, Pass pass) {
+  const bool is_first = place.is_first;
+  place.is_first = false;
+  PassWork sent = work.at(place)[pass];
+  sent.copies = sent.replicas = 0;
+  sent.occupied -= sent.late;
+  if (pass == kBackward) sent.compute -= work.accumulation;  // the first micro-batch adds nothing
+  if (is_first) sent.sums = sent.rows = 0;
+  return sent;
+}
+
+}  // namespace
 
 void add_unit(StageSum* stage, const UnitWork& work, Place place, const StepForm& form) {
   const std::array<double, kPassKinds> passes = form.of(work.at(place));
   for (size_t pass = 0; pass < kPassKinds; ++pass) stage->passes[pass] += passes[pass];
-  const std::array<double, kPassKinds> sent =
-      place.is_first ? form.of(work.at({false, place.is_last})) : passes;
-  stage->sent += sent[kBackward];
-  stage->last_sent += sent[kLastBackward];
+  stage->sent += form.passes[kBackward].of(until_sent(work, place, kBackward));
+  stage->last_sent += form.passes[kLastBackward].of(until_sent(work, place, kLastBackward));
   stage->optimizer += work.optimizer;
-  stage->first_accumulation += work.first_accumulation;
   stage->accumulation += work.accumulation;
   stage->memory.lasting += work.memory.lasting;
   stage->memory.kept += work.memory.kept;
+  stage->memory.passing = std::max(stage->memory.passing, work.memory.passing);
+}
+
+namespace {
+
+void add_times(PassWork* sum, const PassWork& work, double count, bool on_channel) {
+  sum->compute += count * work.compute;
+  sum->occupied += count * work.occupied;
+  (on_channel ? sum->exposed : sum->occupied) += count * work.exposed;
+  if (!on_channel) return;
+  sum->gathers += count * work.gathers;
+  sum->sums += count * work.sums;
+  sum->copies += count * work.copies;
+  sum->replicas += count * work.replicas;
+  sum->rows += count * work.rows;
+  sum->beside += count * work.beside;
+  sum->stalled += count * work.stalled;
+}
+
+double greatest_of(const std::vector<BoundForm>& forms, const PassWork& work) {
+  double most = 0;
+  for (const BoundForm& form : forms) most = std::max(most, form.of(work));
+  return most;
+}
+
+const std::vector<BoundForm>& forms_of(const BoundForms& forms, size_t pass) {
+  return pass == kFirstForward || pass == kForward ? forms.forward : forms.backward;
+}
+
+}  // namespace
+
+void StageWork::add(const UnitWork& work, Place place, double count, bool on_channel) {
+  const auto& of = work.at(place);
+  for (size_t pass = 0; pass < kPassKinds; ++pass) add_times(&passes[pass], of[pass], count, on_channel);
+  add_times(&sent, until_sent(work, place, kBackward), count, on_channel);
+  add_times(&last_sent, until_sent(work, place, kLastBackward), count, on_channel);
+  optimizer += count * work.optimizer;
+  accumulation += count * work.accumulation;
+  memory.lasting += count * work.memory.lasting;
+  memory.kept += count * work.memory.kept;
+  memory.passing = std::max(memory.passing, work.memory.passing);
+}
+
+StageWork& StageWork::operator+=(const StageWork& other) {
+  for (size_t pass = 0; pass < kPassKinds; ++pass)
+    add_times(&passes[pass], other.passes[pass], 1, /*on_channel=*/true);
+  add_times(&sent, other.sent, 1, /*on_channel=*/true);
+  add_times(&last_sent, other.last_sent, 1, /*on_channel=*/true);
+  optimizer += other.optimizer;
+  accumulation += other.accumulation;
+  memory.lasting += other.memory.lasting;
+  memory.kept += other.memory.kept;
+  memory.passing = std::max(memory.passing, other.memory.passing);
+  return *this;
+}
+
+StageSum StageWork::sum(const BoundForms& forms) const {
+  StageSum sum{.optimizer = optimizer, .accumulation = accumulation, .memory = memory};
+  for (size_t pass = 0; pass < kPassKinds; ++pass)
+    sum.passes[pass] = greatest_of(forms_of(forms, pass), passes[pass]);
+  sum.sent = greatest_of(forms.backward, sent);
+  sum.last_sent = greatest_of(forms.backward, last_sent);
+  return sum;
+}
+
+StepForm StageWork::greatest(const BoundForms& forms) const {
+  StepForm greatest;
+  for (size_t pass = 0; pass < kPassKinds; ++pass) {
+    greatest.passes[pass] = std::ranges::max(forms_of(forms, pass), {},
+                                             [&](const BoundForm& form) { return form.of(passes[pass]); });
+  }
+  return greatest;
+}
+
+void StageUnits::add(StageWork* stage, size_t from, size_t to, size_t choice) const {
+  for (size_t i = from; i < to;) {
+    const Place place = place_in(i, begin, end, keys.size());
+    size_t behind = i + 1;
+    if (place == Place{})
+      while (behind < to && keys[behind] == keys[i] && place_in(behind, begin, end, keys.size()) == place)
+        ++behind;
+    const UnitWork& work = works[choice][keys[i]];
+    stage->add(work, place, static_cast<double>(behind - i), work.channel == channel);
+    i = behind;
+  }
 }
 
 namespace {
@@ -83,22 +201,29 @@ FrameBounds frame_bounds(const ProfileTables& tables, const SearchQuestion& ques
                      .is_gpipe = frame.schedule == plan::Schedule::kGpipe,
                      .is_interleaved = frame.virtual_stages > 1,
                      .forwards_first = {1},
-                     .under_way = {1}};
+                     .under_way = {1},
+                     .under_way_of_part = {{1}}};
   if (frame.stages == 1) return bounds;
   bounds.forwards_first.clear();
   bounds.under_way.clear();
+  bounds.under_way_of_part.clear();
   for (int64_t stage = 0; stage < frame.stages; ++stage) {
-    int64_t now = 0, most = 0, first = 0;
+    int64_t all = 0, most = 0, first = 0;
+    std::vector<int64_t> now(static_cast<size_t>(frame.virtual_stages), 0), at_most = now;
     bool has_backward = false;
     for (const plan::Action& action : plan::schedule_of(frame.shape(), stage)) {
       const bool forward = action.direction == plan::Direction::kForward;
-      now += forward ? 1 : -1;
+      now[static_cast<size_t>(action.part)] += forward ? 1 : -1;
+      all += forward ? 1 : -1;
       has_backward |= !forward;
       first += forward && !has_backward ? 1 : 0;
-      most = std::max(most, now);
+      if (all <= most) continue;
+      most = all;
+      at_most = now;
     }
     bounds.forwards_first.push_back(bounds.is_gpipe ? 1 : first);
-    bounds.under_way.push_back(frame.virtual_stages > 1 ? 1 : most);  // of several parts: the least
+    bounds.under_way.push_back(most);
+    bounds.under_way_of_part.push_back(at_most);
   }
   plan::Plan plan =
       plan::uniform_plan(tables.profile.model, question.ranks, plan::Level::kReplicate, false, 1);
@@ -123,6 +248,8 @@ FrameBounds frame_bounds(const ProfileTables& tables, const SearchQuestion& ques
 /// (n: forwards_first), and does the others, m - n, and all m backward passes after it; after its last one
 /// the stages before it have one more each. Together a step takes at least
 ///   (sum of w over all stages) + (m - 1) b + (m - n) f of stage s.
+/// The way of a stage before s is that of the first micro-batch forward and of the last one back, of a stage
+/// behind s that of the first one.
 /// With GPipe every forward pass comes before the last stage's first backward pass: the last stage ends its
 /// forward passes (m - 1) f behind the first micro-batch, and the first stage its backward passes (m - 1) b
 /// behind that, with f and b of any stages. So there n counts as 1.
@@ -131,7 +258,7 @@ double beyond_one_pass(const StageSum& stage, const FrameBounds& frame, size_t i
   const auto n = static_cast<double>(frame.forwards_first[index]);
   const double first = stage.passes[kFirstForward] - stage.passes[kForward],
                last = stage.last_sent - stage.sent;
-  return first + last + stage.first_accumulation + (m - 1) * (stage.passes[kBackward] + stage.accumulation) +
+  return first + last + (m - 1) * stage.passes[kBackward] - stage.accumulation +
          (m - n) * stage.passes[kForward];
 }
 
@@ -147,19 +274,26 @@ double step_bound(std::span<const StageSum> stages, const FrameBounds& frame) {
       for (size_t part = s; part < stages.size(); part += ranks) own += stages[part].all_passes(m);
       own -= stages[s].passes[kLastBackward] - stages[s].last_sent;
       most = std::max(most, before + own);
-      before += stages[s].way();
+      before += stages[s].passes[kFirstForward] + stages[s].last_sent;
     }
     return most;
   }
-  double sum = stages[0].optimizer + frame.sends, most = 0, forward = 0, backward = 0;
+  // Of the stages before the one in question the last backward pass, of those behind it the first.
+  double before = 0, behind = 0, least = 0, most = 0, forward = 0, backward = 0;
+  const auto first_way = [m, &frame](const StageSum& stage) {  // with GPipe the last micro-batch's, forward
+    return stage.passes[frame.is_gpipe ? kForward : kFirstForward] + (m > 1 ? stage.sent : stage.last_sent);
+  };
+  for (const StageSum& stage : stages) behind += first_way(stage);
+  least = behind;
   for (size_t s = 0; s < stages.size(); ++s) {
-    sum += stages[s].way();
-    most = std::max(most, beyond_one_pass(stages[s], frame, s));
+    behind -= first_way(stages[s]);
+    most = std::max(most, before + stages[s].way() + beyond_one_pass(stages[s], frame, s) + behind);
+    before += stages[s].passes[kFirstForward] + stages[s].last_sent;
     forward = std::max(forward, stages[s].passes[kForward]);
     backward = std::max(backward, stages[s].passes[kBackward]);
   }
-  if (frame.is_gpipe) most = std::max(most, static_cast<double>(m - 1) * (forward + backward));
-  return sum + most;
+  if (frame.is_gpipe) most = std::max(most, least + static_cast<double>(m - 1) * (forward + backward));
+  return stages[0].optimizer + frame.sends + most;
 }
 
 }  // namespace tessera::planner

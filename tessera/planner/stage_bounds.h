@@ -9,26 +9,30 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/planner/alike_units.h"
 #include "tessera/planner/search_space.h"
 #include "tessera/planner/unit_work.h"
 
 namespace tessera::planner {
 
-/// Works of every unit under every choice, in stages of one number of ranks.
+/// Works of every key (AlikeUnits) under every choice, in stages of one number of ranks.
 class ChoiceWorks {
  public:
-  ChoiceWorks(const ProfileTables& tables, const SearchQuestion& question, int64_t stages);
+  ChoiceWorks(const ProfileTables& tables, const AlikeUnits& alike, const SearchQuestion& question,
+              int64_t stages);
   const Choices& choices() const { return choices_; }
-  /// By choice and unit, where allowed. `accumulates`: a step has several micro-batches.
+  const AlikeUnits& alike() const { return alike_; }
+  /// By choice and key, where allowed. `accumulates`: a step has several micro-batches.
   const std::vector<std::vector<UnitWork>>& of(int64_t images, bool accumulates);
-  /// Index of a choice. Requires: it is one of them.
-  size_t index_of(const plan::UnitPlan& choice) const;
+  /// The choice of a unit where all blocks have `choice`: that one, or without_cut() where it is not allowed.
+  size_t choice_of(size_t unit, size_t choice) const { return whole_[choice][alike_.keys()[unit]]; }
 
  private:
-  const ProfileTables& tables_;
+  const AlikeUnits& alike_;
   const SearchQuestion& question_;
   Choices choices_;
-  std::vector<plan::Plan> plans_;  // by choice: every unit has it as far as it is allowed
+  std::vector<std::vector<size_t>> whole_;  // by choice and key: choice_of()
+  std::vector<plan::Plan> plans_;           // of the small model, by choice: every unit has it where allowed
   std::vector<std::vector<plan::UnitMessages>> messages_;
   std::map<std::pair<int64_t, bool>, std::vector<std::vector<UnitWork>>> works_;
 };
@@ -38,12 +42,39 @@ struct StageSum {
   std::array<double, kPassKinds> passes = {};
   /// Of the backward passes, until the gradient is sent to the stage before: without the last sum.
   double sent = 0, last_sent = 0;
-  double optimizer = 0, first_accumulation = 0, accumulation = 0;
+  double optimizer = 0, accumulation = 0;
   plan::UnitMemory memory;
   /// Of a micro-batch, on its way forward and back.
   double way() const { return passes[kForward] + sent; }
   /// Passes of all micro-batches, one after another.
   double all_passes(int64_t micro_batches) const;
+  /// At least so many a rank needs.
+  double bytes(int64_t under_way) const;
+};
+
+/// What units of a stage do, added up: for forms without a window.
+struct StageWork {
+  std::array<PassWork, kPassKinds> passes = {};
+  PassWork sent = {}, last_sent = {};  // of the backward passes, as in StageSum
+  double optimizer = 0, accumulation = 0;
+  plan::UnitMemory memory;
+  /// `count` units that stand at such a place. Without `on_channel` their messages are left out.
+  void add(const UnitWork& work, Place place, double count, bool on_channel);
+  StageWork& operator+=(const StageWork& other);
+  /// The greatest of the forms for each pass.
+  StageSum sum(const BoundForms& forms) const;
+  StepForm greatest(const BoundForms& forms) const;
+};
+
+/// The units [begin, end) of a model as a stage.
+struct StageUnits {
+  const std::vector<std::vector<UnitWork>>& works;  // by choice and key
+  const std::vector<size_t>& keys;                  // by unit
+  size_t begin = 0, end = 0;
+  plan::Span channel = {};  // messages on other channels are left out
+
+  /// Adds those in [from, to), all with one choice.
+  void add(StageWork* stage, size_t from, size_t to, size_t choice) const;
 };
 
 /// What bounds do not depend on the layout of units.
@@ -52,7 +83,9 @@ struct FrameBounds {
   bool is_gpipe = false, is_interleaved = false;
   std::vector<int64_t> forwards_first;  // by stage: n of Note [Pipelines]
   std::vector<int64_t> under_way;       // by stage: most micro-batches that wait for backward
-  double sends = 0;                     // seconds of messages on the way of the first micro-batch
+  /// By stage and virtual stage of a rank: the same at the time when most passes wait.
+  std::vector<std::vector<int64_t>> under_way_of_part;
+  double sends = 0;  // seconds of messages on the way of the first micro-batch
 };
 
 FrameBounds frame_bounds(const ProfileTables& tables, const SearchQuestion& question, const Frame& frame);

@@ -8,13 +8,7 @@
 
 namespace tessera::planner {
 
-std::vector<std::string> unit_keys(const ProfileTables& tables, int64_t frozen_units) {
-  std::vector<std::string> keys = tables.kinds;
-  for (size_t i = 0; i < std::min(keys.size(), static_cast<size_t>(frozen_units)); ++i) keys[i] += " frozen";
-  return keys;
-}
-
-StageFronts::StageFronts(const std::vector<std::string>& keys, const Choices& choices,
+StageFronts::StageFronts(const std::vector<size_t>& keys, const std::vector<std::vector<size_t>>& choices,
                          const std::vector<std::vector<UnitWork>>& works, int64_t under_way,
                          double memory_limit, UnitSeconds seconds)
     : keys_(keys),
@@ -25,34 +19,27 @@ StageFronts::StageFronts(const std::vector<std::string>& keys, const Choices& ch
       seconds_(std::move(seconds)) {}
 
 std::vector<StageFronts::Run> StageFronts::runs_of(size_t begin, size_t end) const {
-  if (end - begin == 1) return {{begin, 1, {true, true}}};
-  std::vector<Run> runs = {{begin, 1, {true, false}}};
-  for (size_t i = begin + 1; i + 1 < end; ++i) {
-    const bool goes_on = runs.size() > 1 && keys_[runs.back().begin] == keys_[i];
+  std::vector<Run> runs;
+  for (size_t i = begin; i < end; ++i) {
+    const Place place = place_in(i, begin, end, keys_.size());
+    const bool goes_on = !runs.empty() && runs.back().place == Place{} && place == Place{} &&
+                         keys_[runs.back().begin] == keys_[i];
     if (goes_on) {
       ++runs.back().count;
     } else {
-      runs.push_back({i, 1, {}});
+      runs.push_back({i, 1, place});
     }
   }
-  runs.push_back({end - 1, 1, {false, true}});
   return runs;
 }
 
-std::vector<size_t> StageFronts::allowed(size_t unit) const {
-  std::vector<size_t> found;
-  for (size_t c = 0; c < choices_.all.size(); ++c)
-    if (choices_.allowed[unit][c]) found.push_back(c);
-  return found;
-}
-
 const Front& StageFronts::of_run(const Run& run) {
-  const size_t place = (run.place.is_first ? 1u : 0u) + (run.place.is_last ? 2u : 0u);
+  const size_t place = run.place.index();
   std::vector<Front>& fronts = fronts_[{keys_[run.begin], place}];
   if (fronts.size() > run.count) return fronts[run.count];
   std::vector<Cost> costs;
-  for (const size_t choice : allowed(run.begin)) {
-    const UnitWork& work = works_[choice][run.begin];
+  for (const size_t choice : choices(run)) {
+    const UnitWork& work = works_[choice][keys_[run.begin]];
     const double bytes = work.memory.lasting + under_way_ * work.memory.kept;
     costs.push_back({static_cast<int64_t>(bytes), seconds_(work, run.place)});
   }
@@ -63,7 +50,7 @@ const Front& StageFronts::of_run(const Run& run) {
 
 const Front& StageFronts::of(size_t begin, size_t end) {
   const std::vector<Run> runs = runs_of(begin, end);
-  std::vector<std::pair<std::string, size_t>> signature;
+  std::vector<std::pair<size_t, size_t>> signature;
   for (const Run& run : runs) signature.emplace_back(keys_[run.begin], run.count);
   const auto [found, is_new] = sums_.try_emplace(std::move(signature));
   if (!is_new) return found->second;
@@ -92,7 +79,7 @@ std::vector<size_t> StageFronts::choices_at(size_t begin, size_t end, size_t poi
   std::span<const int32_t> counts = of(begin, end).counts(point);
   std::vector<size_t> units;
   for (const Run& run : runs_of(begin, end)) {
-    const std::vector<size_t> choices = allowed(run.begin);
+    const std::vector<size_t>& choices = this->choices(run);
     std::vector<size_t> of_run;
     if (order == Order::kSpread) {
       of_run = spread(choices, counts.first(choices.size()), run.count);

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,9 +16,6 @@ namespace tessera::planner {
 /// Seconds that a unit adds.
 using UnitSeconds = std::function<double(const UnitWork&, Place)>;
 
-/// What units are alike: kind, and whether they are trained.
-std::vector<std::string> unit_keys(const ProfileTables& tables, int64_t frozen_units);
-
 /// How units of a run that choose differently lie: those with one choice together, in the order of the
 /// choices or against it; or each choice spread over the run.
 enum class Order { kAsListed, kReversed, kSpread };
@@ -29,8 +25,9 @@ class StageFronts {
   /// Times are exact but for this relative tolerance.
   static constexpr double kTolerance = 2e-4;
 
-  /// `works`: by choice and unit. `under_way`: micro-batches whose activations are kept at once.
-  StageFronts(const std::vector<std::string>& keys, const Choices& choices,
+  /// `keys`: by unit. `works`: by choice and key. `choices`: by key. `under_way`: micro-batches whose
+  /// activations are kept at once.
+  StageFronts(const std::vector<size_t>& keys, const std::vector<std::vector<size_t>>& choices,
               const std::vector<std::vector<UnitWork>>& works, int64_t under_way, double memory_limit,
               UnitSeconds seconds);
 
@@ -46,18 +43,17 @@ class StageFronts {
     Place place;
   };
   std::vector<Run> runs_of(size_t begin, size_t end) const;
-  std::vector<size_t> allowed(size_t unit) const;
+  const std::vector<size_t>& choices(const Run& run) const { return choices_[keys_[run.begin]]; }
   const Front& of_run(const Run& run);
 
-  const std::vector<std::string>& keys_;
-  const Choices& choices_;
+  const std::vector<size_t>& keys_;
+  const std::vector<std::vector<size_t>>& choices_;
   const std::vector<std::vector<UnitWork>>& works_;
   double under_way_;
   FrontOptions options_;
   UnitSeconds seconds_;
-  std::map<std::pair<std::string, size_t>, std::vector<Front>>
-      fronts_;  // of a run, by key and place, and count
-  std::map<std::vector<std::pair<std::string, size_t>>, Front> sums_;  // by key and count of each run
+  std::map<std::pair<size_t, size_t>, std::vector<Front>> fronts_;  // of a run, by key and place, and count
+  std::map<std::vector<std::pair<size_t, size_t>>, Front> sums_;    // by key and count of each run
 };
 
 }  // namespace tessera::planner

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "tessera/planner/lookup.h"
+#include "tessera/planner/search_space.h"
 #include "tessera/planner/unit_cost.h"
 
 namespace tessera::planner {
@@ -16,47 +17,80 @@ struct Message {
   bool own_time = false;  // the rank copies by itself
 };
 
+/// Seconds of computation beside which messages of a pass go on next to the stem and the head.
+struct Ends {
+  double stem_forward = 0, stem_backward = 0, head_backward = 0;
+};
+
 /// Writes the passes of one unit at one place.
 class PassWriter {
  public:
-  PassWriter(std::array<PassWork, kPassKinds>* passes, Place place) : passes_(*passes), place_(place) {}
-
-  /// `is_main`: on the unit's channel; messages of others are counted where the rank makes them by itself.
-  void add(Pass pass, double PassWork::*beside, const Message& message, bool is_main, bool is_exposed) {
-    if (message.own_time || (is_main && is_exposed)) {
-      passes_[pass].occupied += message.seconds;
-    } else if (is_main) {
-      passes_[pass].*beside += message.seconds;
-    }
-  }
+  PassWriter(std::array<PassWork, kPassKinds>* passes, Place place, const Ends& ends)
+      : passes_(*passes), place_(place), ends_(ends) {}
 
   void add_gathers(Level level, bool is_trained, const Message& gather, bool is_main) {
     if (level == Level::kReplicate) return;
-    add(kFirstForward, &PassWork::gathers, gather, is_main, place_.is_first);
+    const double before = place_.is_first ? 0 : place_.is_after_stem ? ends_.stem_forward : kInfinite;
+    add(kFirstForward, &PassWork::gathers, gather, is_main, before);
     if (level != Level::kZero3 || (place_.is_last && place_.is_first)) return;
     // The last unit of a part stays gathered until its backward pass has ended, and that may be the next but
     // one: only its first gather is certain.
     if (place_.is_last) return;
-    add(kForward, &PassWork::gathers, gather, is_main, place_.is_first);
+    add(kForward, &PassWork::gathers, gather, is_main, before);
     if (!is_trained) return;
-    add(kBackward, &PassWork::gathers, gather, is_main, false);
-    add(kLastBackward, &PassWork::gathers, gather, is_main, false);
+    const double behind = place_.is_before_head ? ends_.head_backward : kInfinite;
+    add(kBackward, &PassWork::gathers, gather, is_main, behind);
+    add(kLastBackward, &PassWork::gathers, gather, is_main, behind);
   }
 
-  void add_sums(Level level, const Message& reduce, const Message& replicas, bool is_sharded, bool is_main) {
+  /// `waits`: the sum of the unit's other parameters begins when this one has ended.
+  void add_sums(Level level, const Message& reduce, const Message& replicas, bool is_sharded, bool is_main,
+                bool waits) {
+    const double beside = place_.is_first || waits ? 0
+                          : place_.is_after_stem   ? ends_.stem_backward
+                                                   : kInfinite;
     if (is_sharded) {
-      if (level >= Level::kZero2) add(kBackward, &PassWork::sums, reduce, is_main, place_.is_first);
-      add(kLastBackward, &PassWork::sums, reduce, is_main, place_.is_first);
+      if (level >= Level::kZero2) add(kBackward, &PassWork::sums, reduce, is_main, beside);
+      add(kLastBackward, &PassWork::sums, reduce, is_main, beside);
+      add_replicas(replicas, is_main);
+      return;
     }
-    // Of a unit that is sharded and replicated the replicas have another channel.
-    const bool on_channel = is_main && (!is_sharded || place_.is_first);
-    add(kLastBackward, &PassWork::sums, replicas, on_channel, place_.is_first);
-    add(kLastBackward, &PassWork::copies, replicas, on_channel, place_.is_first);
+    add(kLastBackward, &PassWork::sums, replicas, is_main, beside);
+    add(kLastBackward, &PassWork::copies, replicas, is_main, place_.is_first ? 0 : kInfinite);
+  }
+
+  /// Of the parameters of a cut unit that are not cut: the sum begins when that of the others has ended, and
+  /// ends before the next one of those begins.
+  void add_rows(const Message& sum) {
+    if (sum.own_time || place_.is_after_stem) return;
+    (place_.is_first ? passes_[kLastBackward].occupied : passes_[kLastBackward].rows) += sum.seconds;
   }
 
  private:
+  /// `is_main`: on the unit's channel; messages of others are counted where the rank makes them by itself.
+  /// `beside`: seconds of computation that may go on beside the message.
+  void add(Pass pass, double PassWork::*part, const Message& message, bool is_main, double beside) {
+    if (message.own_time) passes_[pass].occupied += message.seconds;
+    if (message.own_time && part == &PassWork::copies) passes_[pass].late += message.seconds;
+    if (message.own_time || !is_main) return;
+    const double hidden = std::min(beside, message.seconds);
+    passes_[pass].*part += hidden;
+    passes_[pass].exposed += message.seconds - hidden;
+  }
+
+  /// Both messages; on the second channel.
+  void add_replicas(const Message& one, bool is_main) {
+    if (one.own_time || (is_main && place_.is_first)) {
+      passes_[kLastBackward].occupied += 2 * one.seconds;
+      passes_[kLastBackward].late += 2 * one.seconds;
+    } else if (is_main) {
+      passes_[kLastBackward].replicas += 2 * one.seconds;
+    }
+  }
+
   std::array<PassWork, kPassKinds>& passes_;
   Place place_;
+  const Ends& ends_;
 };
 
 }  // namespace
@@ -75,6 +109,18 @@ std::vector<UnitWork> unit_works(const ProfileTables& tables, const StepQuestion
   const std::vector<plan::UnitMemory> memory =
       plan::unit_memory(profile.model, question.plan, question.inputs, question.batch, /*rank=*/0);
   std::vector<UnitWork> works(question.plan.units.size());
+  Ends ends;
+  const double slower = profile.compute_slowdown / profile.link_slowdown;
+  // Of a value of the stem or the head, whatever their level.
+  const double most_adding =
+      std::max({profile.widen_seconds, profile.accumulate_seconds, profile.add_sum_seconds});
+  std::vector<size_t> entries(works.size(), 0);
+  for (const plan::UnitMessages& one : messages) {
+    ++entries[one.index];
+    const double adding = one.trained ? one.values * most_adding * slower : 0;
+    if (one.index == 0) ends.stem_backward += adding;
+    if (one.index + 1 == works.size()) ends.head_backward += adding;
+  }
   for (size_t i = 0; i < works.size(); ++i) {
     UnitWork& work = works[i];
     work.memory = memory[i];
@@ -82,11 +128,14 @@ std::vector<UnitWork> unit_works(const ProfileTables& tables, const StepQuestion
     const bool is_trained = static_cast<int64_t>(i) >= question.inputs.frozen_units;
     for (auto& passes : work.passes) {
       for (const Pass pass : {kFirstForward, kForward})
-        passes[pass] = {cost.forward, cost.exchange_forward, 0};
+        passes[pass] = {.compute = cost.forward, .occupied = cost.exchange_forward};
       if (!is_trained) continue;
       for (const Pass pass : {kBackward, kLastBackward})
-        passes[pass] = {cost.backward, cost.exchange_backward, 0};
+        passes[pass] = {.compute = cost.backward, .occupied = cost.exchange_backward};
     }
+    if (i == 0) ends.stem_forward = cost.forward * slower;
+    if (i == 0 && is_trained) ends.stem_backward += cost.backward * slower;
+    if (i + 1 == works.size() && is_trained) ends.head_backward += cost.backward * slower;
   }
   for (const plan::UnitMessages& one : messages) {
     UnitWork& work = works[one.index];
@@ -100,23 +149,34 @@ std::vector<UnitWork> unit_works(const ProfileTables& tables, const StepQuestion
     // One after the other: the shorter stands for both.
     const Message replicas = {std::min(scatter.seconds, collect.seconds),
                               scatter.own_time && collect.own_time};
+    for (const Message& each : {gather, reduce, scatter, collect}) work.copies_itself |= each.own_time;
     if (one.trained) work.optimizer += one.owned * profile.optimizer_seconds;
+    const bool waits = entries[one.index] > 1;
     for (size_t place = 0; place < work.passes.size(); ++place) {
-      PassWriter writer(&work.passes[place], {(place & 1) != 0, (place & 2) != 0});
+      const Place at = {(place & 1) != 0, (place & 2) != 0, (place & 4) != 0, (place & 8) != 0};
+      PassWriter writer(&work.passes[place], at, ends);
       writer.add_gathers(one.level, one.trained, gather, is_main);
       if (!one.trained) continue;
-      writer.add_sums(one.level, reduce, replicas, is_sharded, is_main);
+      writer.add_sums(one.level, reduce, replicas, is_sharded, is_main, waits);
+      if (!is_main) writer.add_rows(is_sharded ? reduce : scatter);
     }
     if (!one.trained) continue;
-    work.first_accumulation += accumulation_seconds(profile, one, true, question.accumulation);
-    work.accumulation += accumulation_seconds(profile, one, false, question.accumulation);
+    // The last backward pass is the first as well where a step has one micro-batch.
+    const double first = accumulation_seconds(profile, one, true, question.accumulation);
+    const double other = accumulation_seconds(profile, one, false, question.accumulation);
+    const double adding = question.inputs.accumulates ? other : first;
+    work.accumulation += std::max(adding - first, 0.0);
+    for (auto& passes : work.passes)
+      for (const Pass pass : {kBackward, kLastBackward}) passes[pass].compute += adding;
   }
   return works;
 }
 
 double BoundForm::of(const PassWork& work) const {
-  const double messages = gathers * work.gathers + sums * work.sums + copies * work.copies;
-  const double own = compute * work.compute + occupied * work.occupied;
+  const double messages = gathers * work.gathers + sums * work.sums + copies * work.copies +
+                          replicas * work.replicas + rows * work.rows + beside * work.beside +
+                          stalled * work.stalled;
+  const double own = compute * work.compute + occupied * work.occupied + exposed * work.exposed;
   return window > 0 ? std::min(own, window) + std::max(messages - window, 0.0) : own + messages;
 }
 
@@ -131,48 +191,130 @@ double BoundForm::of(const PassWork& work) const {
 /// With a prefetch of at most 1, a pass waits for the gathers of a unit before it begins those of the next,
 /// and one sum over a shard group is under way at a time, or the first part of a sum over replicas, whose
 /// second part the next sum may have beside it. So on whatever channels M may be all gathers, or all sums; on
-/// one channel all messages together, with any prefetch.
+/// one channel all messages together, with any prefetch, those besides that computation cannot hide, X, for
+/// which E + C + X + k (M - E) and M + X + C c (1 - 1/l) hold; and so all of the second channel of units that
+/// are sharded and replicated.
 ///
 /// And with such a prefetch only the pass of one unit is beside the gather of the next, or beside the sum of
 /// the one before it: the two take at least max(own, message) >= min(own, w) + max(message - w, 0) for any w.
 namespace {
 
-/// E + C + k (M - E) and M + C c (1 - 1/l), where M is gathers, sums and copies as `messages` says.
+/// E + C + k (M - E) and M + C c (1 - 1/l), where M is as `messages` says; with its `exposed`, what of the
+/// messages nothing hides is one of them.
 void add_overlap(const Profile& profile, const BoundForm& messages, std::vector<BoundForm>* forms) {
   const double c = profile.compute_slowdown, l = profile.link_slowdown;
   const double k = std::min(l * (1 - 1 / c), 1.0), beside_messages = std::min(c * (1 - 1 / l), 1.0);
-  if (k > 0) forms->push_back({1, 1 - k, k * messages.gathers, k * messages.sums, k * messages.copies, 0});
-  forms->push_back({beside_messages, 0, messages.gathers, messages.sums, messages.copies, 0});
+  if (k > 0) {
+    forms->push_back({.compute = 1,
+                      .occupied = 1 - k,
+                      .exposed = messages.exposed > 0 ? 1 : 1 - k,
+                      .gathers = k * messages.gathers,
+                      .sums = k * messages.sums,
+                      .copies = k * messages.copies,
+                      .replicas = k * messages.replicas});
+  }
+  BoundForm waiting = messages;
+  waiting.compute = beside_messages;
+  forms->push_back(waiting);
 }
 
-constexpr BoundForm kAlone, kGathers = {0, 0, 1, 0, 0, 0}, kSums = {0, 0, 0, 1, 0, 0},
-                            kMessages = {0, 0, 1, 1, 1, 0};
+constexpr BoundForm kAlone, kGathers = {.compute = 0, .occupied = 0, .exposed = 0, .gathers = 1},
+                            kSums = {.compute = 0, .occupied = 0, .exposed = 0, .sums = 1},
+                            kMessages = {.compute = 0, .occupied = 0, .gathers = 1, .sums = 1, .copies = 1},
+                            kReplicas = {.compute = 0, .occupied = 0, .exposed = 0, .replicas = 1};
 
 }  // namespace
 
 BoundForms forms_of_one_channel(const Profile& profile) {
-  std::vector<BoundForm> forms = {kAlone};
-  add_overlap(profile, kMessages, &forms);
-  const BoundForm& other = forms.back();  // the mean bounds passes of which some units wait for messages
-  forms.push_back({(1 + other.compute) / 2, 0.5, 0.5, 0.5, 0.5, 0});
-  return {forms, forms};
+  BoundForms forms = {{kAlone}, {kAlone}};
+  add_overlap(profile, kMessages, &forms.forward);
+  add_overlap(profile, kMessages, &forms.backward);
+  add_overlap(profile, kReplicas, &forms.backward);
+  return forms;
+}
+
+/// Note [Units of one layout]: with a prefetch of 1 the gather of a unit begins when the unit before it
+/// begins to compute, and that one's exchanges E come behind its computation C. So a gather of G seconds is
+/// beside computation for at least min(G, C c / l), which costs k times as much, and the rank waits for the
+/// rest that E does not cover: G - C c / l - E. Without prefetch it waits for all. Where units are equal a
+/// larger prefetch changes nothing: the channel, or the rank, is busy throughout.
+///
+/// The sum of those parameters of a cut unit that are not cut begins when the sum of the others has ended.
+/// Then the unit before it computes, as soon as it is gathered.
+void set_neighbours(const Profile& profile, const std::vector<UnitWork*>& blocks) {
+  const double slower = profile.compute_slowdown / profile.link_slowdown;
+  double forward = kInfinite, backward = kInfinite, most = 0;
+  for (const UnitWork* block : blocks) {
+    const auto& passes = block->at({});
+    forward = std::min(forward, passes[kForward].compute * slower);
+    backward = std::min(backward, passes[kLastBackward].compute * slower);
+    most = std::max(most, passes[kForward].compute * slower + passes[kForward].occupied);
+  }
+  for (UnitWork* block : blocks) {
+    if (block->copies_itself) continue;
+    for (auto& passes : block->passes) {
+      passes[kLastBackward].rows = std::min(passes[kLastBackward].rows, backward);
+      for (const Pass pass : {kFirstForward, kForward}) {
+        passes[pass].beside = std::min(passes[pass].gathers, forward);
+        passes[pass].stalled = std::max(passes[pass].gathers - most, 0.0);
+      }
+    }
+  }
+}
+
+BoundForms forms_of_one_layout(const Profile& profile) {
+  BoundForms forms = forms_of_one_channel(profile);
+  const double c = profile.compute_slowdown, l = profile.link_slowdown, k = std::min(l * (1 - 1 / c), 1.0);
+  forms.forward.push_back({.beside = k, .stalled = 1});
+  forms.backward.push_back({.rows = k});
+  return forms;
 }
 
 BoundForms forms_of_channels(const Profile& profile, const PassWindows& windows) {
   BoundForms forms = {{kAlone}, {kAlone}};
-  forms.forward.push_back({1, 1, 1, 0, 0, windows.forward});
+  forms.forward.push_back({.gathers = 1, .window = windows.forward});
   add_overlap(profile, kGathers, &forms.forward);
-  forms.backward.push_back({1, 1, 1, 0, 0, windows.backward});
-  forms.backward.push_back({1, 1, 0, 1, 0, windows.backward});
+  forms.backward.push_back({.gathers = 1, .window = windows.backward});
+  forms.backward.push_back({.sums = 1, .window = windows.backward});
   add_overlap(profile, kGathers, &forms.backward);
   add_overlap(profile, kSums, &forms.backward);
   return forms;
 }
 
+std::array<double, kPassKinds> StepForm::of(const std::array<PassWork, kPassKinds>& works) const {
+  std::array<double, kPassKinds> seconds = {};
+  for (size_t pass = 0; pass < kPassKinds; ++pass) seconds[pass] = passes[pass].of(works[pass]);
+  return seconds;
+}
+
+StepForm StepForm::without_messages() const {
+  StepForm form = *this;
+  for (BoundForm& pass : form.passes) {
+    pass.exposed = pass.occupied;
+    pass.gathers = pass.sums = pass.copies = pass.replicas = pass.rows = pass.beside = pass.stalled = 0;
+  }
+  return form;
+}
+
+StepForm StepForm::mixed(const StepForm& other, double share) const {
+  StepForm form = *this;
+  for (size_t pass = 0; pass < kPassKinds; ++pass) {
+    for (double BoundForm::*factor :
+         {&BoundForm::compute, &BoundForm::occupied, &BoundForm::exposed, &BoundForm::rows,
+          &BoundForm::beside, &BoundForm::stalled, &BoundForm::gathers, &BoundForm::sums, &BoundForm::copies,
+          &BoundForm::replicas}) {
+      double& value = form.passes[pass].*factor;
+      value += share * (other.passes[pass].*factor - value);
+    }
+  }
+  return form;
+}
+
 std::vector<StepForm> step_forms(const BoundForms& forms) {
   std::vector<StepForm> pairs;
   for (const BoundForm& forward : forms.forward) {
-    for (const BoundForm& backward : forms.backward) pairs.push_back({forward, backward});
+    for (const BoundForm& backward : forms.backward)
+      pairs.push_back({{forward, forward, backward, backward}});
   }
   return pairs;
 }

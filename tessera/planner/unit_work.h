@@ -20,30 +20,55 @@ enum Pass : size_t { kFirstForward, kForward, kBackward, kLastBackward, kPassKin
 /// Seconds of a unit in one pass.
 struct PassWork {
   double compute = 0;   // with what it computes again
-  double occupied = 0;  // nothing is computed: exchanges, copies by the rank, messages that nothing can hide
+  double occupied = 0;  // nothing is computed: exchanges, copies by the rank
+  double late = 0;      // of these, copies that may come after the gradient was sent to the stage before
+  double exposed = 0;   // messages that no computation can hide, on the channel of those that follow
   double gathers = 0;   // of parameters, beside computation
   double sums = 0;      // of gradients, beside computation; on the same channel
   double copies = 0;    // of gradients that replicas have summed; on the same channel
+  /// Sums and copies of the replicas of a unit that is sharded as well: on a second channel, that of units
+  /// with the same channel.
+  double replicas = 0;
+  /// Where the unit is cut, sums of the parameters that are not, beside computation; on another channel.
+  double rows = 0;
+  /// Of the gathers, behind units of the same layout: at least so much is beside computation, and for at
+  /// least so long they keep the rank waiting.
+  double beside = 0, stalled = 0;
 };
 
 /// Where a unit stands in its stage: nothing hides the gather before a stage's first unit, and the sum of
-/// gradients behind it; the last unit may still be gathered when its backward pass begins.
+/// gradients behind it; the last unit may still be gathered when its backward pass begins. Next to the stem
+/// or the head, their computation alone hides what else would hide behind a whole block.
 struct Place {
-  bool is_first = false, is_last = false;
+  bool is_first = false, is_last = false, is_after_stem = false, is_before_head = false;
   bool operator==(const Place&) const = default;
+  size_t index() const {
+    return (is_first ? 1u : 0u) + (is_last ? 2u : 0u) + (is_after_stem ? 4u : 0u) +
+           (is_before_head ? 8u : 0u);
+  }
 };
 
+/// The place of a unit of the stage [begin, end) of a model.
+inline Place place_in(size_t unit, size_t begin, size_t end, size_t units) {
+  return {.is_first = unit == begin,
+          .is_last = unit + 1 == end,
+          .is_after_stem = unit == 1 && begin == 0,
+          .is_before_head = unit + 2 == units && end == units};
+}
+
+/// Of which one has the least of any form.
+inline constexpr std::array<Place, 4> kPlaces = {Place{}, {true, false}, {false, true}, {true, true}};
+
 struct UnitWork {
-  /// By place: neither, first, last, both.
-  std::array<std::array<PassWork, kPassKinds>, 4> passes;
-  double optimizer = 0;  // seconds of the update
-  /// Seconds of collecting the gradients of the first micro-batch, and of each other one.
-  double first_accumulation = 0, accumulation = 0;
+  std::array<std::array<PassWork, kPassKinds>, 16> passes;  // by place
+  double optimizer = 0;                                     // seconds of the update
+  /// Seconds by which collecting gradients takes less in the first micro-batch than in others, if it does;
+  /// part of the backward passes' computation.
+  double accumulation = 0;
   plan::UnitMemory memory;
-  plan::Span channel = {};  // of its messages; size 1: none
-  const std::array<PassWork, kPassKinds>& at(Place place) const {
-    return passes[(place.is_first ? 1u : 0u) + (place.is_last ? 2u : 0u)];
-  }
+  plan::Span channel = {};     // of its messages; size 1: none
+  bool copies_itself = false;  // the rank makes some of its messages by itself
+  const std::array<PassWork, kPassKinds>& at(Place place) const { return passes[place.index()]; }
 };
 
 /// Of every unit of a stage that has all units of the model. `question`: of a plan with one stage, whose
@@ -52,11 +77,17 @@ struct UnitWork {
 std::vector<UnitWork> unit_works(const ProfileTables& tables, const StepQuestion& question,
                                  const std::vector<plan::UnitMessages>& messages);
 
+/// Sets `beside` and `stalled`, and limits `rows`, of `blocks`: the units between stem and head with every
+/// choice of one layout. Note [Units of one layout].
+void set_neighbours(const Profile& profile, const std::vector<UnitWork*>& blocks);
+
 /// A function of a unit's work in a pass whose sum over the units of a stage is at most the time that the
 /// pass takes, with or without overlap.
 struct BoundForm {
-  double compute = 1, occupied = 1, gathers = 0, sums = 0, copies = 0;
-  /// Seconds, or 0: none. With one, min(compute and occupied, window) + max(messages - window, 0).
+  double compute = 1, occupied = 1, exposed = 1, gathers = 0, sums = 0, copies = 0, replicas = 0, rows = 0,
+         beside = 0, stalled = 0;
+  /// Seconds, or 0: none. With one, min(compute, occupied and exposed, window) + max(messages - window, 0):
+  /// not linear.
   double window = 0;
   double of(const PassWork& work) const;
 };
@@ -73,19 +104,23 @@ struct BoundForms {
 };
 /// The messages of all units are on one channel.
 BoundForms forms_of_one_channel(const Profile& profile);
+/// And those between stem and head have one layout: of works that set_neighbours() has seen,
+/// with a prefetch of at most 1.
+BoundForms forms_of_one_layout(const Profile& profile);
 /// On any channels, with a prefetch of at most 1.
 BoundForms forms_of_channels(const Profile& profile, const PassWindows& windows);
 
-/// A form for each direction, since a step may wait for messages in one and compute in the other.
+/// A form for each pass, since a step may wait for messages in one and compute in the other.
 struct StepForm {
-  BoundForm forward, backward;
-  std::array<double, kPassKinds> of(const std::array<PassWork, kPassKinds>& passes) const {
-    return {forward.of(passes[kFirstForward]), forward.of(passes[kForward]), backward.of(passes[kBackward]),
-            backward.of(passes[kLastBackward])};
-  }
+  std::array<BoundForm, kPassKinds> passes;
+  std::array<double, kPassKinds> of(const std::array<PassWork, kPassKinds>& works) const;
+  /// The same for a unit whose messages are on another channel.
+  StepForm without_messages() const;
+  /// (1 - share) of this and `share` of the other, which bounds a step as both do. Neither has a window.
+  StepForm mixed(const StepForm& other, double share) const;
 };
 
-/// All pairs.
+/// All pairs of one form for the forward passes and one for the backward passes.
 std::vector<StepForm> step_forms(const BoundForms& forms);
 
 }  // namespace tessera::planner

@@ -12,6 +12,7 @@
 
 #include "small_vit.h"
 #include "tessera/plan/schedule.h"
+#include "tessera/plan/spans.h"
 #include "tests/error_text.h"
 
 namespace tessera::planner {
@@ -131,6 +132,8 @@ class BruteForce {
     return best_;
   }
   int64_t tried() const { return tried_; }
+  /// Of plans that is_simple() takes.
+  double best_simple() const { return best_simple_; }
   double least_memory() const { return least_memory_; }
   double most_memory() const { return most_memory_; }
 
@@ -240,14 +243,41 @@ class BruteForce {
     least_memory_ = std::min(least_memory_, memory);
     most_memory_ = std::max(most_memory_, memory);
     if (memory > question_.memory) return;
-    best_ = std::min(best_, predict_step(profile_, question).seconds / static_cast<double>(batch()));
+    const double seconds = predict_step(profile_, question).seconds / static_cast<double>(batch());
+    best_ = std::min(best_, seconds);
+    if (is_simple(plan)) best_simple_ = std::min(best_simple_, seconds);
+  }
+
+  /// Is the plan certainly of the space that is searched where there are many plans? Blocks of a stage have
+  /// one tensor layout and one group; in a pipeline, where stem and head have what the block beside them has,
+  /// they are alike.
+  bool is_simple(const plan::Plan& plan) const {
+    for (int64_t stage = 0; stage < plan.stages * plan.virtual_stages; ++stage) {
+      const auto [begin, end] = plan::units_of_virtual_stage(plan, stage);
+      const plan::UnitPlan* first = nullptr;
+      for (size_t i = std::max<size_t>(begin, 1); i < std::min(end, plan.units.size() - 1); ++i) {
+        plan::UnitPlan unit = plan.units[i];
+        if (first == nullptr) first = &plan.units[i];
+        unit.name = first->name;
+        if (unit.layout != first->layout || unit.shard != first->shard) return false;
+        if (plan.stages > 1 && unit != *first) return false;
+      }
+      if (plan.stages == 1) continue;
+      for (const size_t end_unit : {size_t{0}, plan.units.size() - 1}) {
+        if (end_unit < begin || end_unit >= end) continue;
+        if (first == nullptr || plan.units[end_unit].level != first->level ||
+            plan.units[end_unit].shard != first->shard * first->layout.tensor)
+          return false;
+      }
+    }
+    return true;
   }
 
   const Profile& profile_;
   const SearchQuestion& question_;
   bool uniform_only_;
   int64_t accumulation_ = 1, images_ = 1, tried_ = 0;
-  double best_ = std::numeric_limits<double>::infinity();
+  double best_ = std::numeric_limits<double>::infinity(), best_simple_ = best_;
   double least_memory_ = std::numeric_limits<double>::infinity(), most_memory_ = 0;
 };
 
@@ -317,7 +347,7 @@ TEST(Search, FindsWhatTryingEveryPlanFinds) {
     EXPECT_NEAR(every.best.front().seconds_per_image() / best, 1, 1e-9);
     EXPECT_NEAR(every.gap(), 0, 1e-9);
     EXPECT_LE(every.best.front().most_memory(), question.memory);
-    EXPECT_LE(fronts.lower_bound, best * (1 + 1e-9)) << "a bound is above a plan";
+    EXPECT_LE(fronts.lower_bound, brute.best_simple() * (1 + 1e-9)) << "a bound is above a plan";
     if (fronts.best.empty()) {  // memory that only a few plans need so little of
       EXPECT_TRUE(std::isinf(best_uniform));
       ++missed;

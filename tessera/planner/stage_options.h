@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a stage of a pipeline may look like. Private to this room.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <vector>
+
+#include "tessera/planner/layer_frame.h"
+
+namespace tessera::planner {
+
+/// A stage whose blocks have one layout, or two of one group: the first so many blocks have `first`. Stem and
+/// head have that of the block beside them, without_cut().
+struct StageOption {
+  size_t first = 0, second = 0;  // choices
+  size_t blocks_of_first = 0;
+  StageSum sum;  // of the greatest forms
+};
+
+/// An option as a stage of the pipeline.
+struct StagePoint {
+  double way = 0;     // seconds of one micro-batch forward and back; of the first stage with the update
+  double beyond = 0;  // beyond_one_pass()
+  double bytes = 0;   // at least
+  const StageOption* option = nullptr;
+};
+
+/// Key and count of units that follow each other, in turn.
+std::vector<size_t> runs_of(const std::vector<size_t>& keys, size_t begin, size_t end);
+
+/// By group and runs_of().
+using OptionCache = std::map<std::pair<size_t, std::vector<size_t>>, std::vector<StageOption>>;
+
+class StageOptions {
+ public:
+  /// `options`: of frames with the same works, which share them.
+  StageOptions(const LayerFrame& frame, OptionCache& options) : frame_(frame), options_(options) {}
+  /// Of a group, of a stage with the units [begin, end).
+  const std::vector<StageOption>& of(size_t group, size_t begin, size_t end);
+  /// Adds those of the group that fit into `budget` bytes, with way and beyond of at most `most` together.
+  void add_points(size_t group, size_t stage, size_t begin, size_t end, double budget, double most,
+                  std::vector<StagePoint>* points);
+  /// Choices of the units [begin, end).
+  std::vector<size_t> chosen(const StageOption& option, size_t begin, size_t end) const;
+
+ private:
+  std::vector<StageOption> make(const ChannelGroup& group, size_t begin, size_t end) const;
+
+  const LayerFrame& frame_;
+  OptionCache& options_;
+};
+
+/// Those that no other one is better than in both times, by rising `beyond`.
+std::vector<StagePoint> undominated(std::vector<StagePoint> points);
+
+}  // namespace tessera::planner
