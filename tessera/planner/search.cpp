@@ -49,7 +49,7 @@ class Search {
            .expected = "a batch that is a multiple of the ranks of a stage, in the micro-batches given",
            .hint = "change train.batch, or leave out the micro-batches and images that are given"});
     }
-    for (const Frame& frame : frames_) bounds_.push_back(frame_bounds(tables, question, frame));
+    bound_frames();
   }
 
   SearchResult run() {
@@ -63,10 +63,27 @@ class Search {
     result.timed_out = timed_out;
     if (!result.best.empty()) result.lower_bound = std::min(open, result.best.front().seconds_per_image());
     result.restrictions = restrictions_of(tables_, question_);
+    if (!lacks_.empty()) result.restrictions.push_back(concat("no pipelines: ", lacks_));
     return result;
   }
 
  private:
+  /// Pipelines whose messages the profile does not have are left out.
+  void bound_frames() {
+    std::vector<Frame> known;
+    for (const Frame& frame : frames_) {
+      try {
+        bounds_.push_back(frame_bounds(tables_, question_, frame));
+        known.push_back(frame);
+      } catch (const UserError& error) {
+        if (frame.stages == 1) throw;
+        lacks_ = error.what();
+      }
+    }
+    if (known.empty()) throw UserError(lacks_);
+    frames_ = std::move(known);
+  }
+
   ChoiceWorks& works_of(int64_t stages) {
     std::unique_ptr<ChoiceWorks>& works = works_[stages];
     if (!works) works = std::make_unique<ChoiceWorks>(tables_, alike_, question_, stages);
@@ -163,7 +180,7 @@ class Search {
       const bool is_slower = uniform.bound >= kNearlyBest * candidates_.best();
       if (is_slower && candidates_.kept() >= question_.at_least) break;
       if (uniform.memory > question_.memory) continue;
-      if (candidates_.is_time_up())
+      if (candidates_.is_time_up() && candidates_.kept() > 0)
         return is_slower ? std::numeric_limits<double>::infinity() : uniform.bound;
       for (const int64_t prefetch : {1, 2, 0}) try_uniform(uniform, prefetch);
     }
@@ -223,6 +240,7 @@ class Search {
   Candidates candidates_;
   std::vector<Frame> frames_;
   std::vector<FrameBounds> bounds_;
+  std::string lacks_;  // what the profile lacks for pipelines
   size_t units_;
   AlikeUnits alike_;
   BoundForms uniform_forms_;                               // hold for any prefetch

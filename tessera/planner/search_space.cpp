@@ -53,8 +53,11 @@ void add_pipelines(Frame frame, int64_t units, std::vector<Frame>* frames) {
 std::vector<int64_t> tensor_degrees(const ProfileTables& tables, int64_t ranks, int64_t host) {
   std::set<int64_t> measured;
   for (const UnitTimes& unit : tables.profile.units) measured.insert(unit.tensor);
+  const bool has_exchanges = std::ranges::any_of(
+      tables.profile.links, [](const LinkTimes& link) { return link.operation == "exchange"; });
   std::vector<int64_t> degrees;
   for (const int64_t degree : measured) {
+    if (degree > 1 && !has_exchanges) continue;
     if (degree < 1 || ranks % degree != 0 || (degree > 1 && host % degree != 0)) continue;
     if (degree > 1 && std::ranges::none_of(tables.exchanges, [](double count) { return count > 0; }))
       continue;

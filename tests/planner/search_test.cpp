@@ -367,5 +367,41 @@ TEST(Search, FindsWhatTryingEveryPlanFinds) {
             << 100 * bound_gap / count << " % on average, " << 100 * most_bound_gap << " % at most\n";
 }
 
+RandomMachine small_machine() { return RandomMachines(7).next(2, 2); }
+
+TEST(Search, WithoutMessagesBetweenStagesThereAreNoPipelines) {
+  RandomMachine machine = small_machine();
+  machine.question.memory = 1e18;
+  std::erase_if(machine.profile.links, [](const LinkTimes& link) { return link.operation == "send"; });
+  const SearchResult found = search(machine.profile, machine.question);
+  ASSERT_FALSE(found.best.empty());
+  for (const FoundPlan& plan : found.best) EXPECT_EQ(plan.question.plan.stages, 1);
+  EXPECT_TRUE(found.restrictions.back().starts_with("no pipelines: ")) << found.restrictions.back();
+  std::erase_if(machine.profile.links, [](const LinkTimes& link) { return link.operation == "exchange"; });
+  for (const FoundPlan& plan : search(machine.profile, machine.question).best)
+    for (const plan::UnitPlan& unit : plan.question.plan.units) EXPECT_FALSE(unit.is_cut());
+}
+
+TEST(Search, TriesPlansUntilOneFitsWhateverTheTime) {
+  RandomMachine machine = small_machine();
+  machine.question.memory = 1e18;
+  machine.question.seconds = 0;
+  const SearchResult found = search(machine.profile, machine.question);
+  EXPECT_FALSE(found.best.empty());
+  EXPECT_TRUE(found.timed_out);
+  EXPECT_LE(found.lower_bound, found.best.front().seconds_per_image());
+}
+
+TEST(Search, RanksAndBatchThatDivideIntoNothingAreRefused) {
+  RandomMachine machine = small_machine();
+  machine.question.batches = {7};
+  machine.question.ranks = 4;
+  machine.question.micro_batches = 3;
+  EXPECT_NE(error_text([&] {
+              search(machine.profile, machine.question);
+            }).find("no number of stages and micro-batches divides 4 ranks and a batch of 7 images"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace tessera::planner
