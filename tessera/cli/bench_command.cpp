@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -9,6 +8,7 @@
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
 #include "tessera/cli/first_file_limit.h"
+#include "tessera/cli/output_file.h"
 #include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 
@@ -64,18 +64,9 @@ CLI::App* add(CLI::App& bench, Common& options, const char* name, const char* de
   return command;
 }
 
-/// Before anything is measured: afterwards the figures would be lost.
-void check_output(const std::string& where, const std::string& option, const std::string& file) {
-  namespace fs = std::filesystem;
-  if (file.empty()) return;
-  std::error_code ignored;
-  const fs::path path = fs::absolute(file);
-  if (path.has_filename() && !fs::is_directory(path, ignored) &&
-      fs::is_directory(path.parent_path(), ignored))
-    return;
-  user_error({.where = where,
-              .problem = concat(option, " is ", file),
-              .expected = "the name of a file in a folder that exists"});
+/// Before anything is measured: afterwards the figures would be lost. "": nothing is written.
+void check_output(const Common& options, const std::string& option, const std::string& file) {
+  if (!file.empty()) check_output_file(options.where().c_str(), file, /*force=*/true, option);
 }
 
 /// Runs `measure` on every rank: those of a launcher, or local ones that this process starts.
@@ -85,7 +76,7 @@ int on_ranks(const Common& options, const std::vector<std::string>& arguments,
   const int64_t procs = options.procs.value_or(1);
   const launch::Ranks ranks = launch::ranks_from_environment();
   auto files = std::make_unique<launch::FileWatchdog>(first_file_limit(options.sets), ranks.rank);
-  if (ranks.rank == 0) check_output(options.where(), "--output", options.output);  // it alone writes
+  if (ranks.rank == 0) check_output(options, "--output", options.output);  // it alone writes
   if (procs > 1 && ranks.launcher != "local") {
     files.reset();  // a process that forks may have one thread only
     launch::LocalOptions local;
@@ -115,7 +106,7 @@ recipe::Recipe recipe_of(const StepOptions& options) {
 }
 
 int bench_step(const StepOptions& options, const std::vector<std::string>& arguments) {
-  check_output(options.where(), "--kernels", options.kernels);
+  check_output(options, "--kernels", options.kernels);
   if (!options.kernels.empty() && options.kernels == options.output) {
     user_error({.where = options.where(),
                 .problem = concat("--output and --kernels are both ", options.output),

@@ -116,9 +116,7 @@ ExplainedPlan explain_plan(const SearchRequest& request, const Here& here) {
 
 bool is_one_host(const ExplainedPlan& explained) {
   const planner::SearchQuestion& question = explained.searched.question;
-  const int64_t of_host = question.ranks_of_host > 0 ? question.ranks_of_host
-                                                     : explained.searched.of.profile.provenance.ranks_of_host;
-  return question.ranks <= of_host;
+  return question.ranks <= planner::ranks_of_host(explained.searched.of.profile, question.ranks_of_host);
 }
 
 double sent_bytes(const ExplainedPlan& explained, const planner::FoundPlan& plan) {

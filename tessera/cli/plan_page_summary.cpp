@@ -139,9 +139,8 @@ constexpr Word kWords[] = {
      "every pass. ranksN: the parts lie on N neighbouring ranks."},
     {"tensorN", "Tensor parallelism: N ranks compute each block together and exchange activations in it."},
     {"stage, pipeline",
-     "Consecutive units on ranks of their own. Micro-batches pass from stage to stage, so that stages "
-     "compute "
-     "at the same time."},
+     "A stage is several units in a row on ranks that hold no others. Each micro-batch goes from stage to "
+     "stage; meanwhile other stages compute other micro-batches."},
     {"bubble", "Time in which a stage stands still because others compute what it needs."},
     {"1F1B, GPipe, interleaved",
      "Orders of a pipeline's passes: forward and backward in turn; all forward passes first; in turn with "

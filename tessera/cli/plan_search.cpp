@@ -74,8 +74,7 @@ SearchedPlan question_of(const SearchRequest& request, const Here& here) {
   planner::SearchQuestion& question = searched.question;
   question.ranks = request.query.ranks;
   question.ranks_of_host = request.query.ranks_per_host;
-  const int64_t of_host =
-      question.ranks_of_host > 0 ? question.ranks_of_host : searched.of.profile.provenance.ranks_of_host;
+  const int64_t of_host = planner::ranks_of_host(searched.of.profile, question.ranks_of_host);
   question.memory = request.memory.empty()
                         ? default_memory(searched.of.profile, std::min(of_host, question.ranks))
                         : bytes_from_text(request.memory, kPlanSearch);

@@ -79,6 +79,12 @@ void take_recipe_from_run(TrainOptions& options) {
   options.must_resume = true;
 }
 
+/// Names the recipe of a resumed run, and adds generated data to the settings.
+void complete_recipe(TrainOptions& options) {
+  take_recipe_from_run(options);
+  if (!options.fake_data.empty()) options.sets.push_back(fake_source(options.fake_data));
+}
+
 /// A name with a slip is told before data are opened and ranks start.
 void check_resume(const std::string& resume) {
   std::error_code ignored;
@@ -92,9 +98,8 @@ void check_resume(const std::string& resume) {
 }
 
 train::TrainJob make_job(TrainOptions options) {
-  take_recipe_from_run(options);
+  complete_recipe(options);
   check_resume(options.resume);
-  if (!options.fake_data.empty()) options.sets.push_back(fake_source(options.fake_data));
   if (!options.plan.empty() && !options.searches_plan())
     options.sets.push_back(concat("parallel.plan=\"", escape(options.plan), '"'));
   if (!options.trace.empty()) options.sets.push_back("run.trace=\"" + escape(options.trace) + "\"");
@@ -149,8 +154,7 @@ std::vector<std::string> without(const std::vector<std::string>& arguments,
 /// The arguments of ranks that train the searched plan.
 std::vector<std::string> with_searched_plan(TrainOptions options, const fs::path& folder,
                                             const std::vector<std::string>& arguments) {
-  take_recipe_from_run(options);
-  if (!options.fake_data.empty()) options.sets.push_back(fake_source(options.fake_data));
+  complete_recipe(options);
   SearchRequest request;
   request.query = {.recipe = options.recipe,
                    .profile = options.profile,

@@ -160,7 +160,7 @@ class Explainer {
     question_.batches = {winner_.batch};
   }
 
-  /// The searches know nothing of each other, so each core runs one at a time.
+  /// No search needs another's answer: as many as there are cores go on at the same time.
   Explanation run() const {
     Explanation explanation;
     std::vector<BestOfKind> kinds(std::size(kPlanKinds));
@@ -168,7 +168,7 @@ class Explainer {
     for (size_t i = 0; i < kinds.size(); ++i)
       searches.emplace_back([&, i] { kinds[i] = best_of(kPlanKinds[i]); });
     add_variations(&searches, &explanation.variations);
-    for (const int64_t ranks : rank_counts(question_.ranks, ranks_of_host()))
+    for (const int64_t ranks : rank_counts(question_.ranks, ranks_of_host(profile_, question_.ranks_of_host)))
       explanation.counts.push_back({.ranks = ranks});
     for (RankCount& count : explanation.counts)
       if (count.ranks != question_.ranks) searches.emplace_back([&] { count = with_ranks(count.ranks); });
@@ -207,10 +207,6 @@ class Explainer {
     for (const BestOfKind& kind : kinds)
       for (const FoundPlan& plan : kind.found) look_at(plan);
     return second;
-  }
-
-  int64_t ranks_of_host() const {
-    return question_.ranks_of_host > 0 ? question_.ranks_of_host : profile_.provenance.ranks_of_host;
   }
 
   Alternative compared(const std::string& name, const FoundPlan& plan) const {
@@ -305,7 +301,7 @@ class Explainer {
     const RankCount* base = nullptr;
     for (const RankCount& count : explanation->counts) {
       if (!count.best) continue;
-      if (base == nullptr || count.ranks == ranks_of_host()) base = &count;
+      if (base == nullptr || count.ranks == ranks_of_host(profile_, question_.ranks_of_host)) base = &count;
     }
     if (base == nullptr) return;
     explanation->base_ranks = base->ranks;

@@ -84,6 +84,11 @@ struct Profile {
   bool operator==(const Profile&) const = default;
 };
 
+/// Ranks of a host: `asked`, or where that is 0 as many as the profile was measured with.
+inline int64_t ranks_of_host(const Profile& profile, int64_t asked) {
+  return asked > 0 ? asked : profile.provenance.ranks_of_host;
+}
+
 /// The kind of each of the model's units, by its place in Plan::units: the name of the first unit that has
 /// parameters of the same shapes, the same FLOPs and the same activations. Of a ViT: "stem", "blocks.0" for
 /// all blocks but the last if that one computes less, "blocks.11", "head".

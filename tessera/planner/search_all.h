@@ -13,7 +13,7 @@ class AllPlans {
   explicit AllPlans(const LayerFrame& frame);
   /// How many there are.
   double count() const;
-  /// Seconds of an image that none of them can be below.
+  /// A lower bound of the seconds that each of them takes for an image.
   double quick_bound() const;
   /// Tries them. Returns a bound, as quick_bound(), of those that it did not try.
   double run();

@@ -13,10 +13,6 @@ namespace {
 constexpr int64_t kMostVirtualStages = 4;     // of a rank
 constexpr int64_t kMostUnitPasses = 200'000;  // of a step, forward: longer ones take long to simulate
 
-int64_t ranks_of_host(const Profile& profile, const SearchQuestion& question) {
-  return question.ranks_of_host > 0 ? question.ranks_of_host : profile.provenance.ranks_of_host;
-}
-
 std::vector<int64_t> divisors(int64_t value) {
   std::vector<int64_t> found;
   for (int64_t i = 1; i * i <= value; ++i) {
@@ -99,7 +95,8 @@ bool is_whole(const plan::UnitPlan& unit) { return !unit.is_cut() && !unit.recom
 }  // namespace
 
 std::vector<Frame> frames_of(const ProfileTables& tables, const SearchQuestion& question) {
-  const int64_t units = std::ssize(tables.kinds), host = ranks_of_host(tables.profile, question);
+  const int64_t units = std::ssize(tables.kinds),
+                host = ranks_of_host(tables.profile, question.ranks_of_host);
   std::vector<Frame> frames;
   for (const int64_t batch : question.batches) {
     for (const int64_t stages : divisors(question.ranks)) {
@@ -119,7 +116,7 @@ std::vector<Frame> frames_of(const ProfileTables& tables, const SearchQuestion& 
 }
 
 Choices choices_of(const ProfileTables& tables, const SearchQuestion& question, int64_t stages) {
-  const int64_t ranks = question.ranks / stages, host = ranks_of_host(tables.profile, question);
+  const int64_t ranks = question.ranks / stages, host = ranks_of_host(tables.profile, question.ranks_of_host);
   Choices choices;
   const auto add = [&](const plan::UnitPlan& unit) {
     if (std::ranges::find(choices.all, unit) == choices.all.end()) choices.all.push_back(unit);

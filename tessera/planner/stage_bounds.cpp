@@ -230,8 +230,7 @@ FrameBounds frame_bounds(const ProfileTables& tables, const SearchQuestion& ques
   plan::set_pipeline(
       &plan, tables.profile.model,
       {frame.stages, frame.schedule, frame.virtual_stages, frame.micro_batches, {}, frame.ahead});
-  const int64_t host =
-      question.ranks_of_host > 0 ? question.ranks_of_host : tables.profile.provenance.ranks_of_host;
+  const int64_t host = ranks_of_host(tables.profile, question.ranks_of_host);
   LinkTable links(tables.profile, plan, host, question.shared_memory);
   const plan::PassBytes bytes = least_passed(tables.profile.model, question.inputs);
   for (int64_t into = 1; into < frame.stages; ++into) {

@@ -25,8 +25,7 @@ std::vector<std::vector<plan::Action>> actions_of(const StepQuestion& question) 
 
 StepCosts costs_of(const ProfileTables& tables, const StepQuestion& question) {
   const Profile& profile = tables.profile;
-  const int64_t of_host =
-      question.ranks_of_host > 0 ? question.ranks_of_host : profile.provenance.ranks_of_host;
+  const int64_t of_host = ranks_of_host(profile, question.ranks_of_host);
   return {.tables = tables,
           .question = question,
           .messages = plan::stage_messages(profile.model, question.plan, question.inputs),

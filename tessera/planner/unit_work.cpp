@@ -98,8 +98,7 @@ class PassWriter {
 std::vector<UnitWork> unit_works(const ProfileTables& tables, const StepQuestion& question,
                                  const std::vector<plan::UnitMessages>& messages) {
   const Profile& profile = tables.profile;
-  const int64_t of_host =
-      question.ranks_of_host > 0 ? question.ranks_of_host : profile.provenance.ranks_of_host;
+  const int64_t of_host = ranks_of_host(profile, question.ranks_of_host);
   LinkTable links(profile, question.plan, of_host, question.shared_memory);
   const auto message = [&](const char* operation, const plan::Span& span, double bytes) {
     if (bytes == 0) return Message();
