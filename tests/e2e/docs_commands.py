@@ -124,7 +124,8 @@ def weights_page():
     teaches("docs/weights.md", f"cat > vit.toml <<'END'\n{model.format(12, 5)}\nEND",
             f"cat > finetune.toml <<'END'\n{model.format(20, 3)}\nEND", shortened("tessera train vit.toml"),
             "tessera checkpoint export runs/small vit.safetensors",
-            left_out=["tessera eval vit.safetensors", "tessera predict vit.safetensors"])
+            # (features of DINOv2's own weights: tests/e2e/finetune.py)
+            left_out=["tessera eval vit.safetensors", "tessera predict vit.safetensors", "tessera eval dinov2.pth"])
 
 
 def parallel_page():
