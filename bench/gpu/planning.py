@@ -71,6 +71,14 @@ def add_prediction(kit, what, predicted, measured):
     return f"{what}: {', '.join(parts)}"
 
 
+def bench_step(kit, sizes, batch, rounds, words):
+    output = kit.scratch / "step.json"
+    output.unlink(missing_ok=True)
+    kit.tessera(["bench", "step", "--model", sizes.model, "--batch", batch, "--dtype", "auto", "--rounds", rounds, "--quiet", "--output", output,
+                 *words], 60).check(f"bench step, batch {batch}")
+    return json.loads(output.read_text())
+
+
 def compare_step(kit, recipe, profile, sizes, batch, recompute):
     words = ["predict", recipe, "--profile", profile, "--ranks", 1, "--set", f"train.batch_per_rank={batch}", "--set",
              f"shard.recompute={'true' if recompute else 'false'}", *sizes.here, "--json"]
@@ -79,14 +87,12 @@ def compare_step(kit, recipe, profile, sizes, batch, recompute):
     stage = found["stages"][0]
     # bench step's images lie in memory.
     seconds = found["seconds"] - stage["seconds"]["data"]
-    model, rounds = (sizes.model, 2) if kit.rehearse else (sizes.model, 10)
-    output = kit.scratch / "step.json"
-    output.unlink(missing_ok=True)
-    kit.tessera(["bench", "step", "--model", model, "--batch", batch, "--dtype", "auto", "--rounds", rounds, "--quiet", "--output", output,
-                 *sizes.here, *(["--recompute"] if recompute else [])], 60).check(f"bench step, batch {batch}")
-    measured = json.loads(output.read_text())
-    return add_prediction(kit, f"{model} at batch {batch}{', recompute' if recompute else ''}", (seconds, stage["memory"]["memory_bytes"]),
-                          (measured["step_seconds"], measured.get("device_peak_bytes")))
+    words = [*sizes.here, *(["--recompute"] if recompute else [])]
+    measured = bench_step(kit, sizes, batch, 2 if kit.rehearse else 10, words)
+    # Predictions leave out what graphs are recorded with.
+    peak = bench_step(kit, sizes, batch, 2, [*words, "--set", "run.cuda_graphs=off"])["device_peak_bytes"] if kit.gpu else None
+    return add_prediction(kit, f"{sizes.model} at batch {batch}{', recompute' if recompute else ''}",
+                          (seconds, stage["memory"]["memory_bytes"]), (measured["step_seconds"], peak))
 
 
 def plan(kit):
