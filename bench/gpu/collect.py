@@ -66,7 +66,7 @@ def copy_scripts(kit):
     shutil.copy(SOURCE / "bench/gpu/run.sh", kit)
     shutil.copy(SOURCE / "bench/gpu/README.md", kit)
     (kit / "tools").mkdir()
-    for name in ("steps.py", "kit.py", "results.py"):
+    for name in ("steps.py", "kit.py", "layouts.py", "planning.py", "results.py"):
         shutil.copy(SOURCE / "bench/gpu" / name, kit / "tools")
     shutil.copy(SOURCE / "bench/make_images.py", kit / "tools")
     shutil.copytree(SOURCE / "bench/peers", kit / "peers", ignore=shutil.ignore_patterns("__pycache__"))

@@ -86,6 +86,7 @@ class Kit:
         self.about = options.about
         self.log = io.StringIO()
         self.facts, self.steps, self.speeds, self.peers, self.kernels, self.peaks, self.faults = {}, [], [], [], None, {}, []
+        self.layouts, self.predictions, self.pretended = [], [], []
         self.torch = self.find_torch()
         self.env = {**os.environ, "TORCH_CPP_LOG_LEVEL": "WARNING", "XDG_CACHE_HOME": str(scratch / "cache"),
                     "PYTHONUNBUFFERED": "1", "TESSERA_PYTHON": sys.executable}

@@ -50,6 +50,25 @@ def kernel_rows(kit):
                f"| {100 * kernel['seconds'] / total:.1f} % | {compute} | {memory} |")
 
 
+def layout_rows(kit):
+    yield "| dtype | layout | ranks | largest relative difference of a loss | allowed |"
+    yield "| --- | --- | --- | --- | --- |"
+    for found in kit.layouts:
+        yield f"| {found['dtype']} | {found['layout']} | {found['ranks']} | {found['apart']:.1e} | {found['limit']:.0e} |"
+
+
+def prediction_rows(kit):
+    yield "| what | step predicted, ms | measured | error | memory predicted, GiB | measured | error |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    memory = [(found["what"], None, found["step_seconds"], found["predicted_bytes"], found["measured_bytes"]) for found in kit.pretended]
+    for what, *values in [(found["what"], *found["seconds"], *found["bytes"]) for found in kit.predictions] + memory:
+        cells = []
+        for predicted, measured, scale in ((*values[:2], 1e3), (*values[2:], 2**-30)):
+            error = "-" if None in (predicted, measured) else f"{100 * (predicted / measured - 1):+.1f} %"
+            cells += [*[number(value and value * scale, 2) for value in (predicted, measured)], error]
+        yield f"| {what} | {' | '.join(cells)} |"
+
+
 def write_whole(path, text):
     """The whole text, or the file stays as it was (a full disk)."""
     other = path.with_name(path.name + ".new")
@@ -73,6 +92,11 @@ def write_results(kit):
     lines += [f"| {name} | {what} | {result} | {seconds:.0f} | {text.replace('|', '/')} |" for name, what, result, seconds, text in kit.steps]
     if kit.speeds:
         lines += ["", "## Training steps", "", "`tessera bench step`: medians of the rounds.", "", *speed_rows(kit)]
+    if kit.layouts:
+        lines += ["", "## Layouts", "", "Losses of 6 steps of `recipes/quickstart.toml` beside those of one rank.", "", *layout_rows(kit)]
+    if kit.predictions or kit.pretended:
+        lines += ["", "## Predicted and measured", "", "`tessera plan` beside `tessera bench step` and `train --pretend-world`.", "",
+                  *prediction_rows(kit)]
     if kit.peers:
         lines += ["", "## Beside PyTorch", "", "`peers/vit_step.py` in turn with `tessera bench step`; medians.", "", *peer_rows(kit)]
     if kit.kernels:
@@ -80,7 +104,8 @@ def write_results(kit):
         lines += ["", f"## Kernels of a step of {step['model']} at batch {step['batch_per_rank']}", "", *kernel_rows(kit)]
     write_whole(kit.out / "results.md", "\n".join(lines) + "\n")
     write_whole(kit.out / "results.json", json.dumps({"about": kit.about, "facts": kit.facts, "peaks": kit.peaks, "steps": kit.steps,
-                                                      "speeds": kit.speeds, "peers": kit.peers, "kernels": kit.kernels}, indent=1))
+                                                      "speeds": kit.speeds, "peers": kit.peers, "layouts": kit.layouts,
+                                                      "predictions": kit.predictions, "pretended": kit.pretended, "kernels": kit.kernels}, indent=1))
     write_whole(kit.out / "next.md", next_text(kit))
 
 

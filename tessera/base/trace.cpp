@@ -47,13 +47,17 @@ void Trace::span(std::string_view kind, std::string_view name, Clock::time_point
 }
 
 void Trace::begin_stretch(std::string_view kind, std::string_view name) {
-  const auto now = Clock::now();
-  end_stretch(now);
-  stretch_ = Stretch{std::string(kind), std::string(name), now};
+  const auto begin = now();
+  end_stretch(begin);
+  stretch_ = Stretch{std::string(kind), std::string(name), begin};
 }
 
-void Trace::end_stretch(Clock::time_point now) {
-  if (stretch_) span(stretch_->kind, stretch_->name, stretch_->begin, now);
+void Trace::end_stretch() {
+  if (stretch_) end_stretch(now());
+}
+
+void Trace::end_stretch(Clock::time_point end) {
+  if (stretch_) span(stretch_->kind, stretch_->name, stretch_->begin, end);
   stretch_.reset();
 }
 

@@ -18,11 +18,15 @@ class Trace {
   using Clock = std::chrono::steady_clock;
 
   explicit Trace(int64_t rank);
+  virtual ~Trace() = default;
+  /// This moment, for span(). A trace of what a device does returns what it alone understands.
+  virtual Clock::time_point now() { return Clock::now(); }
   /// Something that lasted; `kind` is its category: "step", "data", "compute", "wait", ...
-  void span(std::string_view kind, std::string_view name, Clock::time_point begin, Clock::time_point end);
+  virtual void span(std::string_view kind, std::string_view name, Clock::time_point begin,
+                    Clock::time_point end);
   /// What lasts until the next stretch begins, or end_stretch().
   void begin_stretch(std::string_view kind, std::string_view name);
-  void end_stretch(Clock::time_point now = Clock::now());
+  void end_stretch();
   /// Something that goes on beside the spans and may overlap others of its kind. Returns its number.
   int64_t begin_beside(std::string_view kind, std::string_view name);
   void end_beside(std::string_view kind, std::string_view name, int64_t number);
@@ -34,6 +38,7 @@ class Trace {
   bool empty() const { return count_ == 0; }
 
  private:
+  void end_stretch(Clock::time_point end);
   void add(char phase, std::string_view kind, std::string_view name, Clock::time_point at,
            const std::string& more);
 
@@ -71,12 +76,14 @@ class TraceScope {
 /// A span from here to the end of the scope, if the thread has a trace. `kind` and `name` outlive it.
 class TraceSpan {
  public:
-  TraceSpan(std::string_view kind, std::string_view name)
-      : trace_(current_trace()), kind_(kind), name_(name) {
-    if (trace_ != nullptr) begin_ = Trace::Clock::now();
+  TraceSpan(std::string_view kind, std::string_view name) : TraceSpan(current_trace(), kind, name) {}
+  /// Of a trace that is not the thread's; null: none.
+  TraceSpan(Trace* trace, std::string_view kind, std::string_view name)
+      : trace_(trace), kind_(kind), name_(name) {
+    if (trace_ != nullptr) begin_ = trace_->now();
   }
   ~TraceSpan() {
-    if (trace_ != nullptr) trace_->span(kind_, name_, begin_, Trace::Clock::now());
+    if (trace_ != nullptr) trace_->span(kind_, name_, begin_, trace_->now());
   }
   TraceSpan(const TraceSpan&) = delete;
   TraceSpan& operator=(const TraceSpan&) = delete;

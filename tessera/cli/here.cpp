@@ -13,7 +13,8 @@ Here here() {
       system_ends == std::string::npos ? machine : machine.substr(system_ends + separator.size());
   return {.processor = processor,
           .build = concat("tessera ", build_info().version, " (", build_info().commit, "), LibTorch ",
-                          TESSERA_TORCH_VERSION)};
+                          TESSERA_TORCH_VERSION),
+          .gpus = launch::gpu_names()};
 }
 
 }  // namespace tessera::cli

@@ -196,6 +196,10 @@ void add_provenance(const planner::Provenance& from, monitor::ReportInput* input
   add("build", from.build);
   add("date", from.date);
   add("sources", from.assumed);
+  add("messages and slowdowns, assumed", from.assumed_links);
+  if (from.is_of_gpu())
+    add("outputs of norms and GELUs",
+        from.keeps_activations ? "kept for backward" : "made again in backward");
   add("compute dtype", from.compute);
   add("threads of a rank", from.names_machine() ? std::to_string(from.threads) : "");
   add("ranks of a host", std::to_string(from.ranks_of_host));

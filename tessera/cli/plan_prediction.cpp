@@ -35,17 +35,33 @@ void refuse(const PredictionQuery& query, const std::string& problem, const std:
                                  : "measure again with tessera plan profile, or add --force"});
 }
 
+/// Passes on a GPU were measured with outputs kept for backward, or without.
+void check_kept_activations(const PredictionQuery& query, const recipe::Recipe& recipe,
+                            const planner::Provenance& from) {
+  const recipe::KeepActivations wanted = recipe.run.keep_activations;
+  const bool keeps = from.keeps_activations;
+  if (!from.is_of_gpu() || wanted == recipe::KeepActivations::kAuto ||
+      keeps == (wanted == recipe::KeepActivations::kAlways))
+    return;
+  refuse(query,
+         concat("the profile was measured with run.keep_activations = \"", keeps ? "always" : "never", '"'),
+         concat("\"", keeps ? "never" : "always", "\", as the recipe says"));
+}
+
 /// Assumed and imported profiles name no machine, build or number of threads.
 void check_origin(const PredictionQuery& query, const Here& here, const recipe::Recipe& recipe,
                   const planner::Provenance& from) {
   if (!from.names_machine()) return;
   if (!here.processor.empty() && from.processor != here.processor)
     refuse(query, concat("the profile is of another machine: ", escape(from.processor)), here.processor);
+  if (from.is_of_gpu() && !here.gpus.empty() && std::ranges::count(here.gpus, from.device) == 0)
+    refuse(query, concat("the profile is of another GPU: ", escape(from.device)), here.gpus.front());
   if (!here.build.empty() && from.build != here.build)
     refuse(query, concat("the profile is of another build: ", escape(from.build)), here.build);
   if (recipe.run.threads > 0 && recipe.run.threads != from.threads)
     refuse(query, concat("the profile was measured with ", from.threads, " threads per rank"),
            concat(recipe.run.threads, " (run.threads)"));
+  check_kept_activations(query, recipe, from);
 }
 
 void check_profile(const PredictionQuery& query, const Here& here, const recipe::Recipe& recipe,
@@ -144,6 +160,12 @@ PredictedRecipe read_predicted(const PredictionQuery& query, const Here& here) {
   return of;
 }
 
+bool keeps_activations(const PredictedRecipe& of) {
+  const recipe::KeepActivations wanted = of.recipe.run.keep_activations;
+  return wanted == recipe::KeepActivations::kAlways ||
+         (wanted == recipe::KeepActivations::kAuto && of.profile.provenance.keeps_activations);
+}
+
 plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t micro_batches) {
   const recipe::Recipe& recipe = of.recipe;
   const std::string& compute = of.profile.provenance.compute;
@@ -153,7 +175,7 @@ plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t micro_batches) {
           .kept_values = recipe::kept_numbers(recipe),
           .batches_ahead = static_cast<double>(recipe.data.prefetch),
           .accumulates = micro_batches > 1,
-          .keeps_activations = !on_cpu && recipe.run.keep_activations == recipe::KeepActivations::kAlways,
+          .keeps_activations = !on_cpu && keeps_activations(of),
           .piece_values = mesh::kPieceValues,
           .pieces_at_once = mesh::kPiecesAtOnce,
           .frozen_units = recipe::frozen_units(recipe.model, recipe.optimizer),
@@ -172,6 +194,12 @@ Prediction predict(const PredictedRecipe& of, const planner::StepQuestion& quest
   if (from.is_assumed()) {
     result.time.assumptions.insert(result.time.assumptions.begin(),
                                    concat("the machine, ", from.device, ": ", from.assumed));
+  }
+  if (!from.assumed_links.empty())
+    result.time.assumptions.push_back(concat("messages between ranks and slowdowns, ", from.assumed_links));
+  if (from.is_of_gpu() && of.recipe.run.keep_activations == recipe::KeepActivations::kAuto) {
+    result.time.assumptions.push_back(
+        concat("run.keep_activations = \"", from.keeps_activations ? "always" : "never", "\", as measured"));
   }
   const arch::ModelConfig& model = of.profile.model;
   result.traffic =

@@ -17,8 +17,9 @@ namespace tessera::cli {
 /// What this program and machine are, to be compared with the profile's provenance. Empty: not compared.
 struct Here {
   std::string processor, build;
+  std::vector<std::string> gpus = {};  // names
 };
-/// The processor's name and features, as `tessera plan profile` writes them.
+/// Names as `tessera plan profile` writes them; the processor's with its features.
 Here here();
 
 struct PredictionQuery {
@@ -53,6 +54,8 @@ std::string dtype_name(recipe::Dtype dtype);
 /// `force`, of another machine, build, compute dtype or number of threads. An imported profile (without
 /// build) is compared by its dtype alone.
 PredictedRecipe read_predicted(const PredictionQuery& query, const Here& here);
+/// Do blocks keep outputs of norms and GELUs for backward? As the recipe says, or as it was measured.
+bool keeps_activations(const PredictedRecipe& of);
 /// What the training has of plan::CostInputs (eager/session.h), on the device of the profile.
 plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t micro_batches);
 /// StepQuestion::pieces.

@@ -42,7 +42,9 @@ std::vector<int64_t> any_batch(int64_t ranks) {
 bool depends_on_micro_batch(const arch::ModelConfig& model) { return !arch::buffers(model).empty(); }
 
 double default_memory(const planner::Profile& profile, int64_t ranks_of_host) {
-  if (profile.provenance.memory_bytes > 0) return static_cast<double>(profile.provenance.memory_bytes);
+  const planner::Provenance& from = profile.provenance;
+  if (from.memory_bytes > 0)
+    return (from.is_of_gpu() ? kShareOfFreeMemory : 1) * static_cast<double>(from.memory_bytes);
   return kShareOfFreeMemory * static_cast<double>(launch::available_memory()) /
          static_cast<double>(ranks_of_host);
 }
@@ -225,6 +227,9 @@ std::vector<std::string> settings_of(const SearchedPlan& searched, const planner
   }
   if (train.batch_per_rank > 0 && train.batch_per_rank != plan.question.batch)
     sets.push_back(concat("train.batch_per_rank=", plan.question.batch));
+  if (searched.of.profile.provenance.is_of_gpu() &&
+      searched.of.recipe.run.keep_activations == recipe::KeepActivations::kAuto)
+    sets.push_back(concat("run.keep_activations=", keeps_activations(searched.of) ? "always" : "never"));
   // Keys that would contradict the plan.
   const recipe::ParallelRecipe& parallel = searched.of.recipe.parallel;
   if (!searched.of.recipe.shard.units.empty()) sets.emplace_back("shard.units=");

@@ -41,6 +41,12 @@ plan::Memory gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, in
   return plan::predict_memory(recipe.model, plan, cost_inputs(recipe, plan.world, at::kCUDA), batch_per_rank);
 }
 
+std::optional<mesh::CudaDevice> gpu_of(at::Device device) {
+  const mesh::CudaPlugin* plugin = mesh::cuda_in_use().plugin;
+  if (!device.is_cuda() || plugin == nullptr) return std::nullopt;
+  return plugin->device(device.index());
+}
+
 /// Ranks of this host that compute on one GPU, at most.
 int64_t ranks_of_a_gpu(const launch::Ranks& ranks) {
   const int64_t gpus = mesh::cuda_in_use().plugin->device_count();
@@ -89,15 +95,25 @@ std::vector<std::string> settings_without_effect(const recipe::RunRecipe& run, a
 }
 
 std::string describe_device(at::Device device) {
-  const mesh::CudaPlugin* plugin = mesh::cuda_in_use().plugin;
-  if (!device.is_cuda() || plugin == nullptr) return "CPU";
-  const mesh::CudaDevice gpu = plugin->device(device.index());
-  return concat(gpu.name, " (GPU ", static_cast<int>(device.index()), ", ",
-                human_bytes(static_cast<double>(gpu.total_bytes)), ")");
+  const std::optional<mesh::CudaDevice> gpu = gpu_of(device);
+  if (!gpu) return "CPU";
+  return concat(gpu->name, " (GPU ", static_cast<int>(device.index()), ", ",
+                human_bytes(static_cast<double>(gpu->total_bytes)), ")");
+}
+
+std::string device_name(at::Device device) {
+  const std::optional<mesh::CudaDevice> gpu = gpu_of(device);
+  return gpu ? gpu->name : "CPU";
+}
+
+int64_t device_bytes(at::Device device) {
+  const std::optional<mesh::CudaDevice> gpu = gpu_of(device);
+  return gpu ? gpu->total_bytes : 0;
 }
 
 void wait_for(at::Device device) {
-  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  const bool queues = !device.is_cpu() && !device.is_meta();
+  if (queues) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
 std::optional<loop::DeviceMemory> device_memory(at::Device device) {

@@ -26,7 +26,13 @@ std::vector<std::string> settings_without_effect(const recipe::RunRecipe& run, a
 /// "CPU", "NVIDIA H200 (GPU 1, 139.7 GiB)".
 std::string describe_device(at::Device device);
 
-/// Until all that is queued there is done; the CPU queues nothing.
+/// "CPU", "NVIDIA H200": the same on every machine that has one.
+std::string device_name(at::Device device);
+
+/// All memory of a GPU; 0 of the CPU.
+int64_t device_bytes(at::Device device);
+
+/// Until all that is queued there is done; the CPU, and tensors without memory, queue nothing.
 void wait_for(at::Device device);
 
 /// By LibTorch's allocator of the device, without waiting for it; nothing for the CPU.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -100,6 +101,11 @@ class OthersOnCpus {
 /// What a bug report needs of the machine: "Linux 6.1.0 x86_64; Intel(R) Xeon(R) ...; avx2 avx512f
 /// avx512_bf16 amx_bf16".
 std::string machine_description();
+
+/// Names of the NVIDIA GPUs of this host, "NVIDIA H100 80GB HBM3", as the driver lists them in `listed`;
+/// empty where it lists none, as in some containers.
+std::vector<std::string> gpu_names(const std::filesystem::path& listed = "/proc/driver/nvidia/gpus");
+
 /// Bytes of memory this process may use (cgroup limit respected) and what is free now.
 int64_t available_memory();
 

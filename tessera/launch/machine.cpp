@@ -232,6 +232,18 @@ std::string machine_description() {
   return text;
 }
 
+std::vector<std::string> gpu_names(const std::filesystem::path& listed) {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (const auto& gpu : std::filesystem::directory_iterator(listed, ignored)) {
+    std::ifstream facts(gpu.path() / "information");
+    for (std::string line; std::getline(facts, line);) {
+      if (line.starts_with("Model:")) names.emplace_back(trimmed(std::string_view(line).substr(6)));
+    }
+  }
+  return names;
+}
+
 int64_t available_memory() { return free_memory("/"); }
 
 }  // namespace tessera::launch

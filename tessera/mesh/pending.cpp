@@ -58,13 +58,13 @@ struct Pending::State {
   void end_first() {
     const auto start = Clock::now();
     try {
+      const TraceSpan span(trace, "wait", operation);
       under_way.front().waiter.wait();
     } catch (const std::exception& error) {
       under_way.pop_front();
       fail(error);
     }
     traffic->wait_seconds += seconds_since(start);
-    if (trace != nullptr) trace->span("wait", operation, start, Clock::now());
     if (under_way.front().finish) under_way.front().finish();
     under_way.pop_front();
     if (trace != nullptr && done()) trace->end_beside("communication", operation, trace_number);

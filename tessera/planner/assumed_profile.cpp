@@ -134,6 +134,8 @@ LinkTimes send_link(const char* kind, const LinkSpeed& speed) {
 }
 
 void add_links(const Machine& machine, Profile& profile) {
+  profile.compute_slowdown = machine.compute_slowdown;
+  profile.link_slowdown = machine.link_slowdown;
   std::vector<int64_t> in_hosts = powers_of_two(1, machine.ranks_of_host);
   if (in_hosts.back() != machine.ranks_of_host) in_hosts.push_back(machine.ranks_of_host);
   for (const auto& [operation, inside] :
@@ -167,13 +169,18 @@ Profile assumed_profile(const arch::ModelConfig& model, const Machine& machine) 
   const double copy = machine.compute == "fp32" ? 0 : bytes_of_value(machine.compute);
   profile.optimizer_seconds = (kUpdateBytes + copy) / machine.memory_bytes_per_second;
   profile.accumulate_seconds = kAccumulateBytes / machine.memory_bytes_per_second;
-  profile.compute_slowdown = machine.compute_slowdown;
-  profile.link_slowdown = machine.link_slowdown;
   profile.data_seconds = machine.data_seconds;
   profile.step_seconds = machine.step_seconds;
   add_units(machine, profile);
   add_links(machine, profile);
   return profile;
+}
+
+void assume_links(const Machine& machine, Profile* profile) {
+  profile->links.clear();
+  profile->provenance.ranks_of_host = machine.ranks_of_host;
+  profile->provenance.assumed_links = concat(machine.name, ": ", machine.source);
+  add_links(machine, *profile);
 }
 
 }  // namespace tessera::planner

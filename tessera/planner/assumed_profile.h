@@ -43,4 +43,8 @@ struct Machine {
 /// and bytes per second are above 0, slowdowns at least 1, all others at least 0.
 Profile assumed_profile(const arch::ModelConfig& model, const Machine& machine);
 
+/// Gives a profile whose passes were measured the machine's ranks per host, messages and slowdowns. Requires:
+/// as assumed_profile().
+void assume_links(const Machine& machine, Profile* profile);
+
 }  // namespace tessera::planner

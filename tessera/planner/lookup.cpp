@@ -156,9 +156,11 @@ LinkCost LinkTable::find(const std::string& operation, const GroupPlace& place) 
     const std::string transport = shared_memory_ ? "" : " over TCP";
     user_error({.where = kWhere,
                 .problem = concat("the profile has no ", operation, " between ", wanted, transport),
-                .hint = leaves_host ? "give the number of ranks of a host, or measure links between hosts"
-                                    : concat("run tessera plan profile with more ranks",
-                                             operation == "send" ? ", an even number" : "", " (--procs)")});
+                .hint = profile_.provenance.is_of_gpu()
+                            ? "measure again with tessera plan profile --machine FILE, which describes links"
+                        : leaves_host ? "give the number of ranks of a host, or measure links between hosts"
+                                      : concat("run tessera plan profile with more ranks",
+                                               operation == "send" ? ", an even number" : "", " (--procs)")});
   }
   if (link->kind != place.kind || link->ranks != place.ranks || link->in_host != place.in_host) {
     const auto on_each = [](int64_t ranks) { return concat(", ", ranks, " on each"); };

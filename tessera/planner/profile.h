@@ -60,6 +60,11 @@ struct Provenance {
   int64_t rounds = 1;
   std::string assumed = {};  // sources of the constants where nothing was measured; else empty
   int64_t memory_bytes = 0;  // of the device of a rank; 0: not known
+  /// Machine and sources where messages and slowdowns alone were not measured; else empty.
+  std::string assumed_links = {};
+  bool keeps_activations = false;  // passes on a GPU kept outputs of norms and GELUs (run.keep_activations)
+  /// Measured on a device that is not the CPU.
+  bool is_of_gpu() const { return names_machine() && device != "CPU"; }
   bool is_assumed() const { return !assumed.empty(); }
   /// Not where constants were assumed or files of another program read: then processor, build and threads say
   /// nothing.

@@ -33,7 +33,9 @@ Json to_json(const Provenance& from) {
                {"threads", from.threads}, {"ranks_of_host", from.ranks_of_host},
                {"rounds", from.rounds}};
   if (from.is_assumed()) json["assumed"] = from.assumed;
+  if (!from.assumed_links.empty()) json["assumed_links"] = from.assumed_links;
   if (from.memory_bytes > 0) json["memory_bytes"] = from.memory_bytes;
+  if (from.keeps_activations) json["keeps_activations"] = true;
   return json;
 }
 
@@ -71,7 +73,7 @@ Provenance provenance_of(const JsonFields& fields, const Json& json) {
   fields.keys(
       json, "\"provenance\"",
       {"host", "processor", "device", "build", "date", "compute", "threads", "ranks_of_host", "rounds"},
-      {"assumed", "memory_bytes"});
+      {"assumed", "assumed_links", "memory_bytes", "keeps_activations"});
   Provenance from;
   from.host = fields.text(json, "host");
   from.processor = fields.text(json, "processor");
@@ -87,6 +89,8 @@ Provenance provenance_of(const JsonFields& fields, const Json& json) {
     from.assumed = fields.text(json, "assumed");
     if (from.assumed.empty()) fields.fail("\"assumed\" is empty", "the sources of the constants");
   }
+  if (json.contains("assumed_links")) from.assumed_links = fields.text(json, "assumed_links");
+  if (json.contains("keeps_activations")) from.keeps_activations = fields.boolean(json, "keeps_activations");
   if (json.contains("memory_bytes")) from.memory_bytes = fields.integer(json, "memory_bytes", 1, kMostBytes);
   return from;
 }

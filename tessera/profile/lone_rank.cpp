@@ -6,7 +6,6 @@
 
 #include <utility>
 
-#include "tessera/base/trace.h"
 #include "tessera/mesh/transport.h"
 #include "tessera/plan/spans.h"
 #include "tessera/profile/unit_passes.h"
@@ -20,20 +19,20 @@ class LoneTransport final : public mesh::Transport {
       : rank_(rank), copies_(mesh::pretend_transport(rank, size)), name_(std::move(name)) {}
 
   mesh::Waiter all_gather(at::Tensor output, at::Tensor input) override {
-    const TraceSpan span(kMessageSpan, "all_gather");
+    const TraceSpan span(measured_trace(), kMessageSpan, "all_gather");
     return copies_->all_gather(std::move(output), std::move(input));
   }
   mesh::Waiter all_to_all(at::Tensor output, at::Tensor input) override {
-    const TraceSpan span(kMessageSpan, "all_to_all");
+    const TraceSpan span(measured_trace(), kMessageSpan, "all_to_all");
     return copies_->all_to_all(std::move(output), std::move(input));
   }
   mesh::Waiter exchange(at::Tensor output, at::Tensor input, const mesh::Splits& splits) override {
-    const TraceSpan span(kMessageSpan, "exchange");
+    const TraceSpan span(measured_trace(), kMessageSpan, "exchange");
     return copies_->exchange(std::move(output), std::move(input), splits);
   }
   /// This rank's row alone: a sum over ranks belongs to the message.
   std::optional<mesh::Waiter> reduce_scatter(const at::Tensor& output, const at::Tensor& input) override {
-    const TraceSpan span(kMessageSpan, "reduce_scatter");
+    const TraceSpan span(measured_trace(), kMessageSpan, "reduce_scatter");
     const at::NoGradGuard no_grad;
     const int64_t values = output.numel();
     at::Tensor(output).view({values}).copy_(input.view({-1}).narrow(0, rank_ * values, values));

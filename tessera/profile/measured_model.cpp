@@ -3,14 +3,21 @@
 
 #include <ATen/ATen.h>
 
+#include <chrono>
+#include <limits>
+
 #include "tessera/base/clock.h"
+#include "tessera/eager/device.h"
 #include "tessera/eager/step_end.h"
 #include "tessera/eager/task.h"
 #include "tessera/profile/lone_rank.h"
+#include "tessera/profile/moment.h"
 #include "tessera/profile/pass_times.h"
 
 namespace tessera::profile {
 namespace {
+
+constexpr double kUpdateHeadStart = 0.01;  // seconds: an update is some launches
 
 plan::Plan measured_plan(const recipe::Recipe& recipe, const MeasuredLayout& layout) {
   const bool recomputes = layout.recompute != plan::Recompute::kNone;
@@ -23,34 +30,51 @@ plan::Plan measured_plan(const recipe::Recipe& recipe, const MeasuredLayout& lay
   return plan;
 }
 
+/// Of the groups that the rank would have.
+std::string transport_of(const recipe::Recipe& recipe, c10::Device device) {
+  if (!device.is_cpu()) return "NCCL";
+  return recipe.run.shared_memory ? "shared memory" : "TCP";
+}
+
 }  // namespace
 
 recipe::Recipe measured_recipe(recipe::Recipe recipe, std::vector<std::string>* kinds) {
   recipe.model = model_of_few_blocks(recipe.model, kinds);
   recipe.optimizer.groups.clear();  // patterns may name units that are left out
   recipe.distill = {};
+  recipe.run.cuda_graphs = recipe::CudaGraphs::kOff;  // replays have no units
   return recipe;
 }
 
-data::Batch random_batch(const arch::ModelConfig& model, int64_t size) {
-  data::Batch batch;
+loop::UpdateSettings measured_update(const recipe::Recipe& recipe) {
+  return {.lr = 1e-6,
+          .clip = recipe.train.clip,
+          .loss_scale = 1,
+          .limit = {.may_be_used = true, .loss = std::numeric_limits<double>::infinity()}};
+}
+
+eager::DeviceInput::Input random_input(const arch::ModelConfig& model, int64_t size, c10::Device device) {
+  eager::DeviceInput::Input input;
+  data::Batch& batch = input.batch;
   batch.size = batch.step_size = size;
   batch.channels = model.channels();
   batch.height = batch.width = model.image_size();
-  const at::Tensor values = at::randn({size * batch.channels * batch.height * batch.width});
-  const float* first = values.const_data_ptr<float>();
-  batch.images.assign(first, first + values.numel());
+  input.images = at::randn({size, batch.channels, batch.height, batch.width}).to(device);
   for (int64_t i = 0; i < size; ++i) {
     batch.labels.push_back(i % model.classes());
     batch.samples.push_back(static_cast<uint64_t>(i));
   }
-  return batch;
+  return input;
 }
 
-MeasuredModel::MeasuredModel(const recipe::Recipe& recipe, const MeasuredLayout& layout)
-    : plan_(measured_plan(recipe, layout)),
-      mesh_(lone_rank(plan_, recipe.run.shared_memory ? "shared memory" : "TCP")),
-      state_(eager::assemble(recipe, plan_, *mesh_, layout.with_optimizer)) {
+MeasuredModel::MeasuredModel(const recipe::Recipe& recipe, const MeasuredLayout& layout,
+                             const MeasuredDevice& on)
+    : device_(on.device),
+      head_start_(on.device),
+      plan_(measured_plan(recipe, layout)),
+      mesh_(lone_rank(plan_, transport_of(recipe, on.device))),
+      state_(eager::assemble(recipe, plan_, *mesh_, layout.with_optimizer, on.device)) {
+  state_->context.keeps_activations = on.keeps_activations;
   for (const auto& unit : state_->sharded->units()) {
     // As on a rank of several, whose gradients travel in the dtype in which they are made.
     if (!layout.with_optimizer) unit->allow_gradient_as_made(true);
@@ -58,24 +82,36 @@ MeasuredModel::MeasuredModel(const recipe::Recipe& recipe, const MeasuredLayout&
   }
 }
 
-std::vector<UnitPass> MeasuredModel::micro_batch(const data::Batch& batch, bool last) {
-  return traced_units([&] {
-    const at::Tensor logits = eager::forward(*state_, batch, /*training=*/true, /*key=*/1);
-    const at::Tensor loss = state_->task->loss_sum(logits, batch, {}) / static_cast<double>(batch.step_size);
-    loss_ = loss.detach().to(at::kDouble);
-    state_->sharded->backward(loss, last);
-  });
+std::vector<UnitPass> MeasuredModel::micro_batch(const eager::DeviceInput::Input& input, bool last) {
+  constexpr double kReserve = 1.3;  // the host is not always as fast
+  eager::wait_for(device_);
+  head_start_.queue(kReserve * host_seconds_);
+  const auto start = std::chrono::steady_clock::now();
+  return traced_units(
+      [&] {
+        const at::Tensor logits = eager::forward(*state_, input, /*training=*/true, /*key=*/1);
+        const at::Tensor loss =
+            state_->task->loss_sum(logits, input.batch, {}) / static_cast<double>(input.batch.step_size);
+        loss_ = loss.detach().to(at::kDouble);
+        state_->sharded->backward(loss, last);
+        host_seconds_ = seconds_since(start);
+      },
+      device_);
 }
 
 double MeasuredModel::update() {
-  const auto start = std::chrono::steady_clock::now();
+  eager::wait_for(device_);
+  head_start_.queue(kUpdateHeadStart);
+  const Moment begin(device_);
   eager::StepEnd end(*state_, loss_, {}, *mesh_);
-  const loop::UpdateSettings settings{1e-6, state_->recipe.train.clip, 1, {}};
+  const loop::UpdateSettings settings = measured_update(state_->recipe);
   end.values(settings);
   end.finish(/*is_used=*/true, settings);
   state_->sharded->parameters_changed();
   if (state_->ema) state_->ema->follow(++updates_);
-  return seconds_since(start);
+  const Moment ended(device_);
+  eager::wait_for(device_);
+  return begin.seconds_to(ended);
 }
 
 }  // namespace tessera::profile

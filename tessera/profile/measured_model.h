@@ -11,7 +11,10 @@
 
 #include "tessera/data/batch.h"
 #include "tessera/eager/state.h"
+#include "tessera/loop/backend.h"
 #include "tessera/mesh/mesh.h"
+#include "tessera/profile/head_start.h"
+#include "tessera/profile/measured_device.h"
 #include "tessera/profile/unit_passes.h"
 #include "tessera/recipe/recipe.h"
 
@@ -21,8 +24,12 @@ namespace tessera::profile {
 /// there.
 recipe::Recipe measured_recipe(recipe::Recipe recipe, std::vector<std::string>* kinds);
 
-/// Normally distributed images of the model's size. Every class in turn.
-data::Batch random_batch(const arch::ModelConfig& model, int64_t size);
+/// Of the update behind a measured pass, which changes values by next to nothing.
+loop::UpdateSettings measured_update(const recipe::Recipe& recipe);
+
+/// Normally distributed images of the model's size, on `device`. Every class in turn.
+eager::DeviceInput::Input random_input(const arch::ModelConfig& model, int64_t size,
+                                       c10::Device device = c10::Device(c10::DeviceType::CPU));
 
 struct MeasuredLayout {
   int64_t tensor = 1;
@@ -34,19 +41,23 @@ struct MeasuredLayout {
 class MeasuredModel {
  public:
   /// `recipe`: of measured_recipe(). Errors: UserError where the model has no layers to cut.
-  MeasuredModel(const recipe::Recipe& recipe, const MeasuredLayout& layout);
+  MeasuredModel(const recipe::Recipe& recipe, const MeasuredLayout& layout, const MeasuredDevice& on = {});
 
   const plan::Plan& plan() const { return plan_; }
   /// Values that the rank holds.
   int64_t values() const { return values_; }
-  /// Forward and backward. `last`: of an optimizer step's micro-batches.
-  std::vector<UnitPass> micro_batch(const data::Batch& batch, bool last);
+  /// Forward and backward. `last`: of an optimizer step's micro-batches. On a device, behind a head start for
+  /// the host: times are the device's own, as where passes are replayed as graphs.
+  std::vector<UnitPass> micro_batch(const eager::DeviceInput::Input& input, bool last);
   void forget_gradients() { state_->sharded->parameters_changed(); }
-  /// Seconds of the step's end: votes, gradient norm, clipping, optimizer, moving average. Requires:
-  /// with_optimizer; a last micro-batch before it.
+  /// Seconds of the step's end: votes, gradient norm, clipping, optimizer, moving average; on a device as
+  /// those of micro_batch(). Requires: with_optimizer; a last micro-batch before it.
   double update();
 
  private:
+  c10::Device device_;
+  HeadStart head_start_;
+  double host_seconds_ = 0;  // in which the host queued the micro-batch before
   plan::Plan plan_;
   std::unique_ptr<mesh::Mesh> mesh_;
   std::unique_ptr<eager::TrainState> state_;

@@ -1,20 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/profile/operation_times.h"
 
-#include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-
-#include <chrono>
 #include <mutex>
 #include <optional>
 #include <vector>
 
 #include "tessera/eager/device.h"
+#include "tessera/profile/moment.h"
 
 namespace tessera::profile {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// What a thread is in the midst of.
 struct UnderWay {
@@ -54,24 +49,6 @@ OperationKind kind_of(std::string_view name, bool backward) {
 
 /// Found by the callbacks of every thread that works for the one which counts.
 struct OperationTimes::Counted : c10::DebugInfoBase {
-  /// A moment: of the host, or of the work queued on a device's current stream.
-  class Moment {
-   public:
-    explicit Moment(c10::Device device) : host_(Clock::now()) {
-      if (device.is_cpu()) return;
-      event_.emplace(device.type(), c10::EventFlag::BACKEND_DEFAULT);  // which measures time
-      event_->record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-    }
-    double seconds_to(const Moment& later) const {
-      if (event_) return event_->elapsedTime(*later.event_) / 1e3;
-      return std::chrono::duration<double>(later.host_ - host_).count();
-    }
-
-   private:
-    Clock::time_point host_;
-    std::optional<c10::Event> event_;
-  };
-
   static constexpr size_t kNone = SIZE_MAX;
   struct Call {
     Moment begin;
@@ -109,7 +86,7 @@ std::unique_ptr<at::ObserverContext> OperationTimes::begin(const at::RecordFunct
   {
     const std::lock_guard lock(counted->mutex);
     context->call = counted->calls.size();
-    counted->calls.push_back({Counted::Moment(counted->device), around});
+    counted->calls.push_back({Moment(counted->device), around});
   }
   under_way.calls.push_back(context->call);
   return context;
@@ -118,7 +95,7 @@ std::unique_ptr<at::ObserverContext> OperationTimes::begin(const at::RecordFunct
 void OperationTimes::end(const at::RecordFunction& function, at::ObserverContext* context) {
   auto* counted = static_cast<Counted*>(c10::ThreadLocalDebugInfo::get(kInfo));
   if (context == nullptr || counted == nullptr || under_way.counted != counted) return;
-  Counted::Moment now(counted->device);
+  Moment now(counted->device);
   const auto* of = static_cast<const Context*>(context);
   const OperationKind kind = kind_of(function.name(), under_way.backward_depth > 0);
   const std::lock_guard lock(counted->mutex);

@@ -8,27 +8,29 @@
 
 #include <algorithm>
 #include <barrier>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <utility>
 
 #include "tessera/arch/model.h"
 #include "tessera/arch/specs.h"
-#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/median.h"
 #include "tessera/base/on_threads.h"
+#include "tessera/eager/device.h"
+#include "tessera/profile/head_start.h"
 #include "tessera/profile/measured_model.h"
+#include "tessera/profile/moment.h"
 #include "tessera/profile/unit_passes.h"
 #include "tessera/shard/tensor_memory.h"
 
 namespace tessera::profile {
 namespace {
 
-constexpr int64_t kMostBlocks = 3;  // of the measured model: two ordinary ones and the last
-constexpr int64_t kSumRounds = 3;   // for each of the others: small differences of long passes
-constexpr int64_t kCacheBytes = int64_t{64} << 20;  // more than caches hold
+constexpr int64_t kMostBlocks = 3;      // of the measured model: two ordinary ones and the last
+constexpr double kSumHeadStart = 0.01;  // seconds
+constexpr int64_t kSumRounds = 3;       // for each of the others: small differences of long passes
+constexpr int64_t kCacheBytes = int64_t{64} << 20, kDeviceCacheBytes = int64_t{256} << 20;  // more than fits
 
 using planner::UnitTimes;
 
@@ -66,11 +68,13 @@ int64_t values_of_largest_unit(const arch::ModelConfig& model) {
 class MeasuringRank {
  public:
   using Meet = std::function<void()>;
+  using Input = eager::DeviceInput::Input;
 
   MeasuringRank(const PassSettings& settings, const recipe::Recipe& recipe,
                 const std::vector<std::string>& kinds, Meet meet)
       : settings_(settings), recipe_(recipe), kinds_(kinds), meet_(std::move(meet)) {
-    for (const int64_t size : settings.batches) batches_.push_back(random_batch(recipe.model, size));
+    for (const int64_t size : settings.batches)
+      batches_.push_back(random_input(recipe.model, size, settings.on.device));
   }
 
   Found run() {
@@ -87,15 +91,15 @@ class MeasuringRank {
     std::vector<std::unique_ptr<MeasuredModel>> models;
     for (const plan::Recompute mode : modes) {
       const MeasuredLayout layout{.tensor = tensor, .recompute = mode};
-      models.push_back(std::make_unique<MeasuredModel>(recipe_, layout));
+      models.push_back(std::make_unique<MeasuredModel>(recipe_, layout, settings_.on));
     }
     for (int64_t round = 0; round <= settings_.rounds; ++round) {
-      for (const data::Batch& batch : batches_) {
+      for (const Input& input : batches_) {
         for (size_t i = 0; i < models.size(); ++i) {
           meet_();
-          const std::vector<UnitPass> passes = models[i]->micro_batch(batch, /*last=*/true);
+          const std::vector<UnitPass> passes = models[i]->micro_batch(input, /*last=*/true);
           models[i]->forget_gradients();
-          if (round > 0) note(passes, models[i]->plan(), {0, "", tensor, batch.size, modes[i]});
+          if (round > 0) note(passes, models[i]->plan(), {0, "", tensor, input.batch.size, modes[i]});
         }
       }
     }
@@ -114,10 +118,10 @@ class MeasuringRank {
   }
 
   /// A micro-batch behind another, so that caches hold the same for all that are compared.
-  static std::vector<UnitPass> warm_pass(MeasuredModel& model, const data::Batch& batch, bool last) {
-    model.micro_batch(batch, /*last=*/true);
+  static std::vector<UnitPass> warm_pass(MeasuredModel& model, const Input& input, bool last) {
+    model.micro_batch(input, /*last=*/true);
     model.forget_gradients();
-    return model.micro_batch(batch, last);
+    return model.micro_batch(input, last);
   }
 
   static double backward_seconds(const std::vector<UnitPass>& passes) {
@@ -127,18 +131,18 @@ class MeasuringRank {
   }
 
   void measure_sums_and_updates() {
-    MeasuredModel model(recipe_, {.with_optimizer = true});
+    MeasuredModel model(recipe_, {.with_optimizer = true}, settings_.on);
     const auto values = static_cast<double>(model.values());
-    const data::Batch& batch = batches_.front();
+    const Input& input = batches_.front();
     for (int64_t round = 0; round <= kSumRounds * settings_.rounds; ++round) {
       meet_();
-      const double as_made = backward_seconds(warm_pass(model, batch, /*last=*/true));
+      const double as_made = backward_seconds(warm_pass(model, input, /*last=*/true));
       meet_();
       const double update = model.update();
       meet_();
-      const double first = backward_seconds(warm_pass(model, batch, /*last=*/false));
-      const double second = backward_seconds(model.micro_batch(batch, /*last=*/false));
-      const double third = backward_seconds(model.micro_batch(batch, /*last=*/true));
+      const double first = backward_seconds(warm_pass(model, input, /*last=*/false));
+      const double second = backward_seconds(model.micro_batch(input, /*last=*/false));
+      const double third = backward_seconds(model.micro_batch(input, /*last=*/true));
       model.forget_gradients();
       if (round == 0) continue;
       found_.optimizer.push_back(update / values);
@@ -151,23 +155,28 @@ class MeasuringRank {
   /// have lost since then.
   void measure_added_sums() {
     const at::NoGradGuard no_grad;
+    const c10::Device device = settings_.on.device;
     const int64_t values = values_of_largest_unit(recipe_.model) / settings_.ranks + 1;
-    const auto count = static_cast<size_t>(kCacheBytes / 4 / values + 1);
-    const std::vector<at::Tensor> earlier = [&] {
-      std::vector<at::Tensor> tensors;
-      for (size_t i = 0; i < count; ++i) tensors.push_back(at::zeros({values}));
-      return tensors;
-    }();
-    const at::Tensor sum = at::empty({values});
+    const int64_t bytes = device.is_cpu() ? kCacheBytes : kDeviceCacheBytes;
+    std::vector<at::Tensor> earlier;
+    for (int64_t i = 0; i <= bytes / 4 / values; ++i)
+      earlier.push_back(at::zeros({values}, at::TensorOptions(device)));
+    const at::Tensor sum = at::empty({values}, at::TensorOptions(device));
+    HeadStart head_start(device);
     for (int64_t round = 0; round <= settings_.rounds; ++round) {
       meet_();
-      double seconds = 0;
+      eager::wait_for(device);
+      head_start.queue(kSumHeadStart);
+      std::vector<std::pair<Moment, Moment>> sums;
       for (const at::Tensor& held : earlier) {
         sum.fill_(1);
-        const auto start = std::chrono::steady_clock::now();
+        Moment begin(device);
         at::Tensor(held).add_(sum);
-        seconds += seconds_since(start);
+        sums.emplace_back(std::move(begin), Moment(device));
       }
+      eager::wait_for(device);
+      double seconds = 0;
+      for (const auto& [begin, end] : sums) seconds += begin.seconds_to(end);
       if (round > 0) found_.add_sum.push_back(seconds / static_cast<double>(values * std::ssize(earlier)));
     }
   }
@@ -176,7 +185,7 @@ class MeasuringRank {
   const recipe::Recipe& recipe_;
   const std::vector<std::string>& kinds_;
   Meet meet_;
-  std::vector<data::Batch> batches_;
+  std::vector<Input> batches_;
   Found found_;
 };
 
@@ -231,14 +240,20 @@ PassTimes measure_passes(const PassSettings& settings) {
   const recipe::Recipe recipe = measured_recipe(settings.recipe, &kinds);
   std::vector<Found> of_ranks(static_cast<size_t>(settings.ranks));
   std::barrier meeting(settings.ranks);
-  run_on_threads(settings.ranks, [&](int64_t rank) {
+  const auto measure = [&](int64_t rank) {
     // A rank that fails lets the others go on, and its exception is rethrown when they have ended.
     const auto leave = [](std::barrier<>* left) { left->arrive_and_drop(); };
     const std::unique_ptr<std::barrier<>, decltype(leave)> member(&meeting, leave);
     at::set_num_threads(static_cast<int>(settings.threads));
     MeasuringRank measuring(settings, recipe, kinds, [&] { meeting.arrive_and_wait(); });
     of_ranks[static_cast<size_t>(rank)] = measuring.run();
-  });
+  };
+  if (settings.on.device.is_cpu()) {
+    run_on_threads(settings.ranks, measure);
+  } else {
+    TESSERA_CHECK_EQ(settings.ranks, 1);
+    measure(0);  // this thread has chosen the device and its stream
+  }
   Found found;
   for (const Found& rank : of_ranks) found.add(rank);
   PassTimes times;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/planner/profile.h"
+#include "tessera/profile/measured_device.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::profile {
@@ -18,6 +19,7 @@ struct PassSettings {
   int64_t rounds = 5;
   int64_t ranks = 1;    // of this host, which compute the same at the same time
   int64_t threads = 1;  // of a rank
+  MeasuredDevice on = {};
 };
 
 struct PassTimes {
@@ -30,10 +32,11 @@ struct PassTimes {
 };
 
 /// Trains a model of fewer blocks that has a unit of every kind. Each rank is a thread without peers
-/// (lone_rank.h); the ranks begin every micro-batch together. Medians over
-/// ranks, rounds and units of a kind; round 0 warms up and does not count. Batch sizes and recompute take
-/// turns within a round. From then on large tensors keep their memory (shard::keep_tensor_memory). Errors:
-/// UserError where the model has no layers that a degree could cut.
+/// (lone_rank.h); the ranks begin every micro-batch together. A device has one rank, the calling thread,
+/// which has chosen it (eager::choose_device). Medians over ranks, rounds and units of a kind; round 0 warms
+/// up and does not count. Batch sizes and recompute take turns within a round. From then on large tensors
+/// keep their memory (shard::keep_tensor_memory). Errors: UserError where the model has no layers that a
+/// degree could cut.
 PassTimes measure_passes(const PassSettings& settings);
 
 /// The model with at most 3 blocks (transformers and ResMLPs; other models as they are). `kinds`: if not

@@ -25,7 +25,7 @@ class OverlapRank {
   OverlapRank(const PassSettings& passes, const LinkSettings& links, mesh::Mesh& mesh)
       : mesh_(mesh),
         model_(measured_recipe(passes.recipe, nullptr), {.tensor = 1}),
-        batch_(random_batch(passes.recipe.model, std::ranges::max(passes.batches))),
+        batch_(random_input(passes.recipe.model, std::ranges::max(passes.batches))),
         dtype_(links.dtype) {}
 
   /// Collective.
@@ -83,7 +83,7 @@ class OverlapRank {
 
   mesh::Mesh& mesh_;
   MeasuredModel model_;
-  data::Batch batch_;
+  eager::DeviceInput::Input batch_;
   at::ScalarType dtype_;
   at::Tensor mine_, all_;
   int64_t micro_batches_ = 1;  // of a pass

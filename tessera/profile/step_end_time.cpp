@@ -7,12 +7,15 @@
 #include <algorithm>
 
 #include "tessera/base/clock.h"
+#include "tessera/base/error.h"
 #include "tessera/base/median.h"
+#include "tessera/eager/device.h"
 #include "tessera/eager/state.h"
 #include "tessera/eager/step_end.h"
 #include "tessera/eager/task.h"
 #include "tessera/mesh/thread_ranks.h"
 #include "tessera/plan/spans.h"
+#include "tessera/profile/lone_rank.h"
 #include "tessera/profile/measured_model.h"
 
 namespace tessera::profile {
@@ -36,21 +39,23 @@ recipe::Recipe tiny_recipe(const recipe::Recipe& recipe) {
 
 /// Of this rank, one for each round.
 std::vector<double> step_ends(const recipe::Recipe& recipe, const plan::Plan& plan, mesh::Mesh& mesh,
-                              int64_t rounds) {
-  const auto state = eager::assemble(recipe, plan, mesh, /*with_optimizer=*/true);
-  const data::Batch batch = random_batch(recipe.model, 2);
+                              int64_t rounds, c10::Device device) {
+  const auto state = eager::assemble(recipe, plan, mesh, /*with_optimizer=*/true, device);
+  const eager::DeviceInput::Input input = random_input(recipe.model, 2, device);
   std::vector<double> seconds;
   for (int64_t round = 0; round <= rounds; ++round) {
-    const at::Tensor logits = eager::forward(*state, batch, /*training=*/true, /*key=*/1);
-    const at::Tensor loss = state->task->loss_sum(logits, batch, {});
+    const at::Tensor logits = eager::forward(*state, input, /*training=*/true, /*key=*/1);
+    const at::Tensor loss = state->task->loss_sum(logits, input.batch, {});
     state->sharded->backward(loss, /*last=*/true);
     mesh.world().barrier("profile");
+    eager::wait_for(device);
     const auto start = std::chrono::steady_clock::now();
     eager::StepEnd end(*state, loss.detach().to(at::kDouble), {}, mesh);
-    const loop::UpdateSettings settings{1e-6, recipe.train.clip, 1, {}};
+    const loop::UpdateSettings settings = measured_update(recipe);
     end.values(settings);
     end.finish(/*is_used=*/true, settings);
     state->sharded->parameters_changed();
+    eager::wait_for(device);
     if (round > 0) seconds.push_back(seconds_since(start));
   }
   return seconds;
@@ -58,10 +63,15 @@ std::vector<double> step_ends(const recipe::Recipe& recipe, const plan::Plan& pl
 
 }  // namespace
 
-double measure_step_end(const recipe::Recipe& recipe, int64_t ranks, int64_t rounds) {
+double measure_step_end(const recipe::Recipe& recipe, int64_t ranks, int64_t rounds, c10::Device device) {
   const recipe::Recipe tiny = tiny_recipe(recipe);
   const plan::Plan plan = plan::uniform_plan(tiny.model, ranks, plan::Level::kReplicate, /*recompute=*/false,
                                              /*prefetch=*/1);
+  const int64_t most_rounds = std::max(rounds, kLeastRounds);
+  if (!device.is_cpu()) {
+    TESSERA_CHECK_EQ(ranks, 1);
+    return median(step_ends(tiny, plan, *lone_rank(plan, "NCCL"), most_rounds, device));
+  }
   std::vector<std::vector<double>> of_ranks(static_cast<size_t>(ranks));
   const mesh::ThreadRanks threads{.axes = {{"host", ranks}},
                                   .spans = plan::spans_of(plan),
@@ -69,7 +79,7 @@ double measure_step_end(const recipe::Recipe& recipe, int64_t ranks, int64_t rou
                                   .shared_memory = recipe.run.shared_memory};
   mesh::run_on_thread_ranks(threads, [&](mesh::Mesh& mesh) {
     at::set_num_threads(1);
-    of_ranks[static_cast<size_t>(mesh.rank())] = step_ends(tiny, plan, mesh, std::max(rounds, kLeastRounds));
+    of_ranks[static_cast<size_t>(mesh.rank())] = step_ends(tiny, plan, mesh, most_rounds, device);
   });
   std::vector<double> all;
   for (const auto& seconds : of_ranks) all.insert(all.end(), seconds.begin(), seconds.end());

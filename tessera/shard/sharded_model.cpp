@@ -180,7 +180,7 @@ void ShardedModel::gather_for_forward(size_t index) {
 
 void ShardedModel::gather_for_backward(size_t index) {
   current_unit_ = segments_[index].name;
-  if (Trace* trace = current_trace()) trace->begin_stretch("backward", current_unit_);
+  if (trace_ != nullptr) trace_->begin_stretch("backward", current_unit_);
   part_of(index).reductions->advance();
   finish_gathers(index);
   const size_t ahead = std::min(index - part_of(index).trained, static_cast<size_t>(prefetch_));
@@ -200,13 +200,14 @@ at::Tensor ShardedModel::gradient_memory(const at::Tensor& parameter) const {
 void ShardedModel::backward(const PartBackward& pass) {
   Reductions& reductions = *parts_[pass.part].reductions;
   reductions.begin(pass.last);
+  trace_ = current_trace();
   if (pass.output.requires_grad()) {
     const ops::GradientMemory places(
         [this](const at::Tensor& parameter) { return gradient_memory(parameter); });
     torch::autograd::backward({pass.output},
                               pass.gradient.defined() ? variable_list{pass.gradient} : variable_list{});
   }
-  if (Trace* trace = current_trace()) trace->end_stretch();
+  if (trace_ != nullptr) trace_->end_stretch();
   if (pass.passed) pass.passed();
   const TraceSpan span("reduce", "finish");
   reductions.finish();

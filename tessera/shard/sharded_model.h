@@ -18,6 +18,10 @@
 #include "tessera/shard/reductions.h"
 #include "tessera/shard/unit.h"
 
+namespace tessera {
+class Trace;
+}
+
 namespace tessera::shard {
 
 /// A segment of the model that computes with the given parameters and no others. `forward` reads the
@@ -135,6 +139,7 @@ class ShardedModel {
   };
   std::unordered_map<const at::TensorImpl*, UnitParameter> parameters_;
   std::string current_unit_ = "none";
+  Trace* trace_ = nullptr;  // of the thread that called backward(): autograd uses others on a device
   bool keeps_gradients_ = false;
 
   std::vector<Part> parts_;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,10 @@
 #include "tessera/launch/launch.h"
 #include "tessera/monitor/checkup.h"
 #include "tessera/recipe/recipe.h"
+
+namespace tessera::planner {
+struct Machine;  // assumed_profile.h
+}
 
 namespace tessera::train {
 
@@ -88,12 +93,15 @@ struct CompareLayoutsJob {
 
 struct PlanProfileJob {
   recipe::Recipe recipe;
-  int64_t ranks = 1;             // of this host, which are measured at the same time
-  std::vector<int64_t> tensor;   // tensor-parallel degrees; each divides `ranks`
-  std::vector<int64_t> batches;  // images of a rank in a micro-batch
+  // Without a value: the default of the device (profile_scope.h).
+  std::optional<int64_t> procs = {};  // ranks of this host, which are measured at the same time
+  std::vector<int64_t> tensor = {};   // tensor-parallel degrees
+  std::vector<int64_t> batches = {};  // images of a rank in a micro-batch
+  /// Messages between its ranks are assumed, not measured. Null: none.
+  std::shared_ptr<const planner::Machine> machine = nullptr;
   int64_t rounds = 5;
   bool json = false;
-  std::string output;  // the profile goes here
+  std::string output = {};  // the profile goes here
 };
 
 struct LogitsJob {

@@ -21,15 +21,19 @@
 #include "tessera/base/warn.h"
 #include "tessera/data/loader.h"
 #include "tessera/eager/device.h"
+#include "tessera/eager/device_input.h"
 #include "tessera/eager/session.h"
 #include "tessera/eager/state.h"
 #include "tessera/launch/surroundings.h"
+#include "tessera/mesh/reason.h"
+#include "tessera/planner/assumed_profile.h"
 #include "tessera/planner/profile_json.h"
 #include "tessera/profile/link_times.h"
 #include "tessera/profile/pass_times.h"
 #include "tessera/profile/slowdown.h"
 #include "tessera/profile/step_end_time.h"
 #include "tessera/train/commands.h"
+#include "tessera/train/profile_scope.h"
 
 namespace tessera::train {
 namespace {
@@ -79,20 +83,31 @@ data::MixedSource open_images(const recipe::Recipe& recipe, int64_t least) {
   return eager::open_training(fake);
 }
 
+/// What is measured, and where.
+struct Measured {
+  const PlanProfileJob& job;
+  at::Device device;
+  ProfileScope scope;
+  int64_t threads = 1;  // of a rank
+  bool prints() const { return !job.json; }
+};
+
 /// Seconds for an image of one rank, while all ranks load.
-double measure_data(const PlanProfileJob& job, int64_t threads) {
+double measure_data(const Measured& what) {
   constexpr double kLeastSeconds = 1, kMostSeconds = 5;
   constexpr int64_t kLeastBatches = 4;
-  const int64_t batch = std::ranges::max(job.batches);
-  const data::MixedSource images = open_images(job.recipe, job.ranks * batch);
-  std::vector<double> seconds(static_cast<size_t>(job.ranks));
-  run_on_threads(job.ranks, [&](int64_t rank) {
+  const int64_t batch = std::ranges::max(what.scope.batches), ranks = what.scope.ranks;
+  const recipe::Recipe& recipe = what.job.recipe;
+  const data::MixedSource images = open_images(recipe, ranks * batch);
+  std::vector<double> seconds(static_cast<size_t>(ranks));
+  run_on_threads(ranks, [&](int64_t rank) {
     Log quiet(false);
     data::LoaderOptions options =
-        eager::loader_options(job.recipe, ranks_of_host(job.ranks, rank), threads, quiet);
+        eager::loader_options(recipe, ranks_of_host(ranks, rank), what.threads, quiet);
     options.order.mix = images.parts;
-    options.batch = batch * job.ranks;
-    data::TrainLoader loader(*images.source, job.recipe.data.transform, options, 0);
+    options.batch = batch * ranks;
+    eager::deliver_for(what.device, &options);
+    data::TrainLoader loader(*images.source, recipe.data.transform, options, 0);
     // What was loaded ahead before the clock starts must not count: as much is ahead when it stops.
     for (int64_t i = 0; i <= options.prefetch; ++i) loader.give_back(loader.next());
     const auto start = std::chrono::steady_clock::now();
@@ -107,16 +122,19 @@ double measure_data(const PlanProfileJob& job, int64_t threads) {
   return median(seconds);
 }
 
-void print_head(const PlanProfileJob& job, const planner::Profile& profile) {
+void print_head(const Measured& what, const planner::Profile& profile) {
   const planner::Provenance& from = profile.provenance;
   std::vector<std::string> degrees, batches;
-  for (const int64_t degree : job.tensor) degrees.push_back(std::to_string(degree));
-  for (const int64_t batch : job.batches) batches.push_back(std::to_string(batch));
-  std::printf("%s\n%s on %s (%s), %s, %ld ranks x %ld threads, tensor %s, batch %s, %ld rounds\n",
+  for (const int64_t degree : what.scope.tensor) degrees.push_back(std::to_string(degree));
+  for (const int64_t batch : what.scope.batches) batches.push_back(std::to_string(batch));
+  std::printf("%s\n%s on %s (%s), %s, %ld %s x %ld threads, tensor %s, batch %s, %ld rounds%s\n",
               arch::describe(profile.model).c_str(), from.device.c_str(), from.host.c_str(),
-              from.processor.c_str(), from.compute.c_str(), static_cast<long>(from.ranks_of_host),
-              static_cast<long>(from.threads), join(degrees, ", ").c_str(), join(batches, ", ").c_str(),
-              static_cast<long>(from.rounds));
+              from.processor.c_str(), from.compute.c_str(), static_cast<long>(what.scope.ranks),
+              what.scope.ranks == 1 ? "rank" : "ranks", static_cast<long>(from.threads),
+              join(degrees, ", ").c_str(), join(batches, ", ").c_str(), static_cast<long>(from.rounds),
+              from.keeps_activations ? ", outputs of norms and GELUs kept" : "");
+  if (!from.assumed_links.empty())
+    std::printf("messages between ranks and slowdowns are assumed: %s\n", from.assumed_links.c_str());
   std::fflush(stdout);
 }
 
@@ -158,66 +176,87 @@ void print_rest(const planner::Profile& profile) {
   std::fflush(stdout);
 }
 
-planner::Profile described(const PlanProfileJob& job, int64_t threads) {
+/// Everything but what is measured.
+planner::Profile described(const Measured& what) {
+  const recipe::Recipe& recipe = what.job.recipe;
   planner::Profile profile;
-  profile.model = job.recipe.model;
+  profile.model = recipe.model;
   planner::Provenance& from = profile.provenance;
   from.host = launch::host_name();
   from.processor = processor();
-  from.device = "CPU";
+  from.device = eager::device_name(what.device);
   from.build =
       concat("tessera ", build_info().version, " (", build_info().commit, "), LibTorch ", TORCH_VERSION);
   from.date = now_utc();
-  from.compute = eager::dtype_name(eager::resolve_dtype(job.recipe.precision.compute));
-  from.threads = threads;
-  from.ranks_of_host = job.ranks;
-  from.rounds = job.rounds;
+  from.compute = eager::dtype_name(eager::resolve_dtype(recipe.precision.compute, what.device));
+  from.threads = what.threads;
+  from.ranks_of_host = what.scope.ranks;
+  from.rounds = what.job.rounds;
+  from.memory_bytes = eager::device_bytes(what.device);
+  // Where there is room a training keeps them.
+  from.keeps_activations =
+      !what.device.is_cpu() && recipe.run.keep_activations != recipe::KeepActivations::kNever;
+  if (what.job.machine) planner::assume_links(*what.job.machine, &profile);
   return profile;
 }
 
-void check_device(const recipe::Recipe& recipe, int64_t ranks) {
-  const launch::Ranks first = ranks_of_host(ranks);
-  if (recipe.run.device != recipe::DeviceKind::kCuda && eager::choose_device(recipe, first).is_cpu()) return;
-  user_error({.where = "plan.profile",
-              .problem = "the recipe trains on a GPU",
-              .expected = "ranks that compute on the CPU",
-              .hint = "add --set run.device=cpu"});
+void measure_units(const Measured& what, const profile::PassSettings& passes, planner::Profile* profile) {
+  profile::PassTimes found = [&] {
+    try {
+      return profile::measure_passes(passes);
+    } catch (const c10::OutOfMemoryError& error) {
+      user_error({.where = "train.plan_profile",
+                  .problem = concat("the memory is too small for ", std::ranges::max(what.scope.batches),
+                                    " images: ", mesh::plain_reason(error)),
+                  .hint = "give smaller --batches"});
+    }
+  }();
+  profile->units = std::move(found.units);
+  profile->optimizer_seconds = found.optimizer_seconds;
+  profile->widen_seconds = found.widen_seconds;
+  profile->accumulate_seconds = found.accumulate_seconds;
+  profile->add_sum_seconds = found.add_sum_seconds;
+  if (what.prints()) print_units(*profile);
+}
+
+/// Between ranks that compute on the CPU.
+void measure_messages(const Measured& what, const profile::PassSettings& passes, planner::Profile* profile) {
+  const recipe::Recipe& recipe = what.job.recipe;
+  const profile::LinkSettings links{.ranks = what.scope.ranks,
+                                    .threads = what.threads,
+                                    .shared_memory = recipe.run.shared_memory,
+                                    .dtype = eager::resolve_dtype(recipe.precision.compute),
+                                    .wire = eager::resolve_dtype(recipe.precision.reduce),
+                                    .rounds = what.job.rounds,
+                                    .timeout = recipe::timeout_of(recipe.run)};
+  profile->links = profile::measure_links(links);
+  if (what.prints()) print_links(*profile);
+  const profile::Slowdown slowdown = profile::measure_slowdown(passes, links);
+  profile->compute_slowdown = slowdown.compute;
+  profile->link_slowdown = slowdown.link;
 }
 
 }  // namespace
 
 int plan_profile(const PlanProfileJob& job) {
-  check_device(job.recipe, job.ranks);
-  const int64_t threads = eager::set_threads(job.recipe, ranks_of_host(job.ranks));
-  planner::Profile profile = described(job, threads);
-  const bool prints = !job.json;
-  if (prints) print_head(job, profile);
+  const at::Device device = eager::choose_device(job.recipe, ranks_of_host(1));
+  Measured what{job, device, profile_scope(job, !device.is_cpu(), launch::available_cores())};
+  what.threads = eager::set_threads(job.recipe, ranks_of_host(what.scope.ranks));
+  planner::Profile profile = described(what);
+  if (what.prints()) print_head(what, profile);
 
-  const profile::PassSettings passes{job.recipe, job.tensor, job.batches, job.rounds, job.ranks, threads};
-  profile::PassTimes found = profile::measure_passes(passes);
-  profile.units = std::move(found.units);
-  profile.optimizer_seconds = found.optimizer_seconds;
-  profile.widen_seconds = found.widen_seconds;
-  profile.accumulate_seconds = found.accumulate_seconds;
-  profile.add_sum_seconds = found.add_sum_seconds;
-  if (prints) print_units(profile);
-
-  const profile::LinkSettings links{.ranks = job.ranks,
-                                    .threads = threads,
-                                    .shared_memory = job.recipe.run.shared_memory,
-                                    .dtype = eager::resolve_dtype(job.recipe.precision.compute),
-                                    .wire = eager::resolve_dtype(job.recipe.precision.reduce),
-                                    .rounds = job.rounds,
-                                    .timeout = recipe::timeout_of(job.recipe.run)};
-  profile.links = profile::measure_links(links);
-  if (prints) print_links(profile);
-
-  const profile::Slowdown slowdown = profile::measure_slowdown(passes, links);
-  profile.compute_slowdown = slowdown.compute;
-  profile.link_slowdown = slowdown.link;
-  profile.data_seconds = measure_data(job, threads);
-  profile.step_seconds = profile::measure_step_end(job.recipe, job.ranks, job.rounds);
-  if (prints) print_rest(profile);
+  const profile::PassSettings passes{job.recipe,
+                                     what.scope.tensor,
+                                     what.scope.batches,
+                                     job.rounds,
+                                     what.scope.ranks,
+                                     what.threads,
+                                     {device, profile.provenance.keeps_activations}};
+  measure_units(what, passes, &profile);
+  if (device.is_cpu() && !job.machine) measure_messages(what, passes, &profile);
+  profile.data_seconds = measure_data(what);
+  profile.step_seconds = profile::measure_step_end(job.recipe, what.scope.ranks, job.rounds, device);
+  if (what.prints()) print_rest(profile);
 
   const std::string json = planner::to_json(profile);
   write_file_atomic(job.output, json);

@@ -13,6 +13,8 @@
 #include "tessera/base/process_memory.h"
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/names.h"
+#include "tessera/eager/device.h"
+#include "tessera/eager/teacher.h"
 #include "tessera/launch/time_limit.h"
 #include "tessera/monitor/number.h"
 #include "tessera/monitor/report.h"
@@ -38,6 +40,19 @@ nlohmann::ordered_json communication(mesh::Mesh& mesh) {
   return json;
 }
 
+/// Of a pipeline's stage, where the run's prediction is of the one that needs most.
+double predicted_of_rank(const Prepared& p, int64_t rank) {
+  const auto inputs = eager::cost_inputs(
+      eager::with_kept_activations(p.job.recipe, p.choices.keeps_activations), p.ranks.world, p.device);
+  const auto stages = plan::predict_stage_memory(p.job.recipe.model, p.plan, inputs, p.sizes.per_rank);
+  const double own = stages[static_cast<size_t>(plan::stage_of(p.plan, rank))].total();
+  if (!p.device.is_cpu()) {  // a checkpoint's copy lies in the host's memory
+    return own + eager::teacher_bytes(p.job.recipe, p.ranks.world, p.sizes.per_rank, p.device);
+  }
+  const double most = std::ranges::max_element(stages, {}, &plan::Memory::total)->total();
+  return p.predicted_bytes - most + own;
+}
+
 /// Of the largest rank: its peak, what of it training took without messages shared on the host, and what was
 /// predicted for that.
 nlohmann::ordered_json memory_used(const Prepared& p, mesh::Mesh& mesh) {
@@ -52,18 +67,11 @@ nlohmann::ordered_json memory_used(const Prepared& p, mesh::Mesh& mesh) {
   nlohmann::ordered_json json = {{"peak_rss_bytes", largest(peak)},
                                  {"training_memory_bytes", largest(training)},
                                  {"predicted_memory_bytes", static_cast<int64_t>(p.predicted_bytes)}};
-  if (const auto there = eager::device_memory(p.device))
+  if (const auto there = eager::device_memory(p.device)) {
     json["device_peak_bytes"] = largest(there->peak_bytes);
+    json["predicted_device_bytes"] = largest(static_cast<int64_t>(predicted_of_rank(p, mesh.rank())));
+  }
   return json;
-}
-
-/// Of a pipeline's stage, where the run's prediction is of the one that needs most.
-double predicted_of_rank(const Prepared& p, int64_t rank) {
-  const auto inputs = eager::cost_inputs(
-      eager::with_kept_activations(p.job.recipe, p.choices.keeps_activations), p.ranks.world, p.device);
-  const auto stages = plan::predict_stage_memory(p.job.recipe.model, p.plan, inputs, p.sizes.per_rank);
-  const double most = std::ranges::max_element(stages, {}, &plan::Memory::total)->total();
-  return p.predicted_bytes - most + stages[static_cast<size_t>(plan::stage_of(p.plan, rank))].total();
 }
 
 /// Null without a step.
@@ -143,7 +151,10 @@ void end_trial(const Prepared& p, const loop::LoopResult& result, mesh::Mesh& me
   log.info(concat("done: ", pretended ? concat("pretended to be ", mesh.describe()) : "tried", " for ", steps,
                   steps == 1 ? " step" : " steps", ": loss ", monitor::print("%g", result.last_step.loss),
                   ", ", human_seconds(result.train_seconds), ", peak memory ",
-                  human_bytes(memory.at("peak_rss_bytes").get<double>())));
+                  human_bytes(memory.at("peak_rss_bytes").get<double>()),
+                  memory.contains("device_peak_bytes")
+                      ? concat(", of the GPU ", human_bytes(memory.at("device_peak_bytes").get<double>()))
+                      : ""));
   log.info(pretended
                ? "  nothing is trained or saved: what other ranks would have sent were copies of this rank's"
                : "  nothing is evaluated or saved");

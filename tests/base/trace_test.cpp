@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tessera/base/error.h"
+
 namespace tessera {
 namespace {
 
@@ -79,6 +81,34 @@ TEST(Trace, RangesOfSteps) {
   for (const char* text : {"", "0", "0:3", "5:4", "a", "1:", ":2", "1:2:3", "-1:2", " 1"}) {
     EXPECT_FALSE(parse_step_range(text)) << text;
   }
+}
+
+/// Counts moments.
+class CountingTrace final : public Trace {
+ public:
+  CountingTrace() : Trace(0) {}
+  Clock::time_point now() override { return Clock::time_point(Clock::duration(next_++)); }
+  void span(std::string_view, std::string_view name, Clock::time_point begin,
+            Clock::time_point end) override {
+    spans.push_back(concat(name, ' ', begin.time_since_epoch().count(), ' ', end.time_since_epoch().count()));
+  }
+  std::vector<std::string> spans;
+
+ private:
+  int64_t next_ = 0;
+};
+
+TEST(Trace, MomentsAreItsOwn) {
+  CountingTrace trace;
+  {
+    const TraceSpan outer(&trace, "step", "outer"), inner(&trace, "step", "inner");
+    EXPECT_EQ(current_trace(), nullptr);
+  }
+  trace.begin_stretch("backward", "head");
+  trace.begin_stretch("backward", "stem");
+  trace.end_stretch();
+  trace.end_stretch();
+  EXPECT_EQ(trace.spans, (std::vector<std::string>{"inner 1 2", "outer 0 3", "head 4 5", "stem 5 6"}));
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ def without_checkout(folder, command, variables=None):
         mounts += f" && mount --bind {PEERS} {folder}/peers"
         python, environment = str(folder / "peers/bin/python"), {}
     script = f'{mounts} && mount -t tmpfs none {SOURCE} && cd {folder} && exec "$@"'
-    return subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", *map(str, command)], text=True, capture_output=True, timeout=1500,
+    return subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", *map(str, command)], text=True, capture_output=True, timeout=2400,
                           env={"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", "TESSERA_PYTHON": python,
                                **environment, **(variables or {})})
 
@@ -61,6 +61,10 @@ def rehearsal():
             allowed = {"comparisons", "sanitizer", "counters"} | (set() if (PEERS / "bin/python").exists() else {"compiled", "tuned", "peaks"})
             check(result == "passed" or (result == "skipped" and name in allowed), name, result, text)
         check(str(SOURCE) not in (out / "results.md").read_text())
+        # Losses of the layouts were compared, predictions stand beside measured steps, and a pretended rank's memory was found.
+        check(len(results["layouts"]) == 9 and all(row["apart"] < row["limit"] for row in results["layouts"]), results["layouts"])
+        check(len(results["predictions"]) == 4 and all(row["seconds"][0] > 0 for row in results["predictions"]), results["predictions"])
+        check([row["measured_bytes"] > 0 for row in results["pretended"]] == [True], results["pretended"])
         files = list(out.iterdir())
         check(len(files) <= 8 and all(path.stat().st_size <= 16 << 20 for path in files), files)
         for name in ("results.md", "next.md", "log.txt", "kernels.csv"):

@@ -99,6 +99,20 @@ def a_machine_that_is_not_here():
         check("images/s" in text and "assumed: the machine, H100 SXM (assumed): NVIDIA" in text, text)
 
 
+def links_of_a_described_machine_are_not_measured():
+    with scratch() as folder:
+        machine = SOURCE / "recipes/machines/h100_sxm.toml"
+        text = profile(folder, *QUICK, "--procs", 1, "--tensor", "1,2", "--machine", machine).done(60)
+        check("messages between ranks and slowdowns are assumed: H100 SXM: NVIDIA" in text and "1 rank x" in text, text)
+        found = json.loads((folder / "profile.json").read_text())
+        check({link["transport"] for link in found["links"]} == {"NCCL"} and found["link_slowdown"] == 1.13, found["link_slowdown"])
+        check(found["provenance"]["ranks_of_host"] == 8 and "assumed" not in found["provenance"], found["provenance"])
+        text = tessera("plan", "predict", "tiny.toml", "--profile", "profile.json", "--ranks", 16, "--set", "train.batch=64",
+                       "--set", "parallel.tensor=2", folder=folder).done(30)
+        check("assumed: messages between ranks and slowdowns, H100 SXM: NVIDIA" in text, text)
+        refused(folder, "--procs", 1, "--tensor", 3, "--machine", machine, "--force", says="divide the 8 ranks of a host of --machine")
+
+
 def more_ranks_than_cores_is_a_warning():
     with scratch() as folder:
         text = profile(folder, "--rounds", 1, "--batches", 1, "--tensor", 1, "--procs", 2, "--set", "run.threads=64").done(60)
@@ -107,4 +121,5 @@ def more_ranks_than_cores_is_a_warning():
 
 if __name__ == "__main__":
     main(a_profile_of_two_ranks_is_complete, json_over_tcp_and_generated_images, files_are_not_replaced_without_force,
-         bad_input_is_refused_in_one_line, a_machine_that_is_not_here, more_ranks_than_cores_is_a_warning)
+         bad_input_is_refused_in_one_line, a_machine_that_is_not_here,
+         links_of_a_described_machine_are_not_measured, more_ranks_than_cores_is_a_warning)

@@ -125,6 +125,18 @@ TEST(Machine, OthersAreSeen) {
   EXPECT_EQ(others.share(1e6), 0) << "all of it was our own";
 }
 
+TEST(Machine, GpusAreThoseTheDriverLists) {
+  const TemporaryFolder folder("gpus");
+  EXPECT_TRUE(gpu_names(folder.path() / "none").empty());
+  for (const char* number : {"0000:19:00.0", "0000:3b:00.0"}) {
+    fs::create_directories(folder.path() / number);
+    std::ofstream(folder.path() / number / "information")
+        << "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 0\nBus Location: \t 0000:19:00.0\n";
+  }
+  fs::create_directories(folder.path() / "without");
+  EXPECT_EQ(gpu_names(folder.path()), (std::vector<std::string>(2, "NVIDIA H100 80GB HBM3")));
+}
+
 TEST(Machine, ThisOne) {
   cpu_set_t before;
   ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);

@@ -188,6 +188,30 @@ TEST(AssumedProfile, StepsUseTheLinkOfTheirGroups) {
   EXPECT_EQ(predict_step(profile, {.plan = plan}).assumptions, std::vector<std::string>());
 }
 
+TEST(AssumeLinks, ReplacesMessagesAndSlowdownsAlone) {
+  Machine described = machine();
+  described.compute_slowdown = 1.25;
+  described.link_slowdown = 1.5;
+  const Profile assumed = assumed_profile(arch::model_config("S/16"), described);
+  Profile measured = assumed;
+  measured.provenance = {};
+  measured.provenance.device = "NVIDIA H100";
+  measured.provenance.build = "a build";
+  measured.links = {assumed.links.back()};
+  measured.compute_slowdown = measured.link_slowdown = 1;
+  measured.step_seconds = 0.25;
+  const Profile before = measured;
+  assume_links(described, &measured);
+  EXPECT_EQ(measured.links, assumed.links);
+  EXPECT_EQ(measured.compute_slowdown, 1.25);
+  EXPECT_EQ(measured.link_slowdown, 1.5);
+  EXPECT_EQ(measured.provenance.ranks_of_host, 8);
+  EXPECT_EQ(measured.provenance.assumed_links, "abacus: a data sheet");
+  EXPECT_TRUE(measured.provenance.is_of_gpu()) << "its passes were measured";
+  EXPECT_EQ(measured.units, before.units);
+  EXPECT_EQ(measured.step_seconds, before.step_seconds);
+}
+
 TEST(AssumedProfile, SaysThatNothingWasMeasured) {
   const Profile profile = assumed_profile(arch::vit_config("G/14"), machine());
   EXPECT_EQ(profile.provenance.device, "abacus (assumed)");

@@ -85,5 +85,17 @@ TEST(PlanSearch, SettingsReplaceKeysThatWouldContradictThePlan) {
                   "shard.units=", "parallel.tensor=1", "parallel.pipeline=1"}));
 }
 
+TEST(PlanSearch, ATrainingOnAGpuKeepsActivationsAsItWasMeasured) {
+  SearchedPlan searched;
+  searched.of.profile.provenance.device = "NVIDIA H100";
+  searched.of.profile.provenance.build = "a build";
+  const auto last = [&] { return settings_of(searched, {}, "plan.json").back(); };
+  EXPECT_EQ(last(), "run.keep_activations=never");
+  searched.of.profile.provenance.keeps_activations = true;
+  EXPECT_EQ(last(), "run.keep_activations=always");
+  searched.of.recipe.run.keep_activations = recipe::KeepActivations::kAlways;
+  EXPECT_NE(last(), "run.keep_activations=always") << "the recipe says it";
+}
+
 }  // namespace
 }  // namespace tessera::cli

@@ -136,6 +136,38 @@ TEST_F(PlanPrediction, RefusesAProfileOfSomethingElse) {
       << "even with --force";
 }
 
+TEST_F(PlanPrediction, AProfileOfAGpuIsForThatGpuAndItsActivations) {
+  profile_.provenance.device = "NVIDIA H100";
+  profile_.provenance.keeps_activations = true;
+  profile_.provenance.assumed_links = "abacus: a data sheet";
+  save();
+  const std::string again = "measure again with tessera plan profile, or add --force";
+  EXPECT_EQ(error({"a CPU", "a build", {"NVIDIA A100", "NVIDIA H100"}}), "no error");
+  EXPECT_EQ(error({"a CPU", "a build"}), "no error") << "the driver lists none";
+  EXPECT_EQ(error({"a CPU", "a build", {"NVIDIA A100"}}),
+            "[cli.plan_predict] the profile is of another GPU: NVIDIA H100 (" + query_.profile +
+                "): expected NVIDIA A100; " + again);
+  query_.sets = {"run.keep_activations=never"};
+  EXPECT_EQ(error({}),
+            "[cli.plan_predict] the profile was measured with run.keep_activations = \"always\" (" +
+                query_.profile + "): expected \"never\", as the recipe says; " + again);
+  query_.sets = {"run.keep_activations=always"};
+  EXPECT_EQ(error({}), "no error");
+  query_.sets = {};
+  const Prediction prediction = predict(query_, {});
+  EXPECT_TRUE(prediction.question.inputs.keeps_activations);
+  EXPECT_FALSE(prediction.question.inputs.tensor_pieces) << "as a training on a GPU";
+  EXPECT_EQ(prediction.time.assumptions,
+            (std::vector<std::string>{"messages between ranks and slowdowns, abacus: a data sheet",
+                                      "run.keep_activations = \"always\", as measured"}));
+  profile_.links = {};
+  save();
+  const std::string text = error({});
+  EXPECT_NE(text.find("measure again with tessera plan profile --machine FILE"), std::string::npos) << text;
+  query_.ranks = 1;
+  EXPECT_EQ(error({}), "no error") << "one rank sends nothing";
+}
+
 TEST_F(PlanPrediction, AcceptsAnAssumedProfileEverywhereAndSaysSo) {
   profile_.provenance = {"", "", "abacus (assumed)", "", "", "fp32", 1, 2, 1, "a data sheet", 1000};
   save();

@@ -100,6 +100,17 @@ TEST(ProfileJson, KeysOfAssumedProfilesAreOptional) {
   EXPECT_EQ(profile_from_json(text, "p.json"), profile) << "1 without the key";
 }
 
+TEST(ProfileJson, KeysOfProfilesOfGpusAreOptional) {
+  Profile profile = sample();
+  EXPECT_EQ(to_json(profile).find("assumed_links"), std::string::npos);
+  EXPECT_EQ(to_json(profile).find("keeps_activations"), std::string::npos);
+  profile.provenance.device = "NVIDIA H100";
+  profile.provenance.memory_bytes = 80'000'000'000;
+  profile.provenance.assumed_links = "abacus: a data sheet";
+  profile.provenance.keeps_activations = true;
+  EXPECT_EQ(profile_from_json(to_json(profile), "test"), profile);
+}
+
 TEST(ProfileJson, EveryFamilySurvivesWithNoDefaultValue) {
   arch::VitConfig vit = small_vit();
   vit.channels = 1;

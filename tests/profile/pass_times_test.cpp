@@ -7,8 +7,10 @@
 #include <set>
 
 #include "tessera/base/error.h"
+#include "tessera/profile/measured_model.h"
 #include "tessera/profile/slowdown.h"
 #include "tessera/profile/step_end_time.h"
+#include "tests/meta_kernels.h"
 
 namespace tessera::profile {
 namespace {
@@ -89,6 +91,30 @@ TEST(PassTimes, ResNetHasNoLayersToCut) {
   const recipe::Recipe recipe = tiny("family = \"resnet\"\nimage_size = 32\nclasses = 5");
   EXPECT_THROW(measure_passes({.recipe = recipe, .tensor = {2}, .batches = {1}, .rounds = 1, .ranks = 2}),
                UserError);
+}
+
+// An op that mixed devices, or read values, would throw here.
+TEST(MeasuredModelElsewhere, PassesStayOnTheirDevice) {
+  std::vector<std::string> kinds;
+  for (const char* compute : {"fp32", "bf16"}) {
+    const recipe::Recipe recipe =
+        measured_recipe(tiny(kVit, {std::string("precision.compute=") + compute}), &kinds);
+    for (const int64_t tensor : {1, 2}) {
+      for (const auto mode : {plan::Recompute::kNone, plan::Recompute::kAll}) {
+        MeasuredModel model(recipe, {.tensor = tensor, .recompute = mode}, {at::kMeta, true});
+        const auto input = random_input(recipe.model, 3, at::kMeta);
+        EXPECT_TRUE(input.images.is_meta());
+        const std::vector<UnitPass> passes = model.micro_batch(input, /*last=*/true);
+        ASSERT_EQ(passes.size(), 5U);
+        for (const UnitPass& pass : passes) EXPECT_GT(pass.backward, 0) << pass.unit;
+      }
+    }
+  }
+}
+
+// A device makes an update only if its loss is below the limit.
+TEST(MeasuredUpdate, HasNoLimitOfTheLoss) {
+  EXPECT_TRUE(measured_update(tiny(kVit)).limit.allows(/*step_loss=*/1e30, /*gradient_norm=*/1));
 }
 
 TEST(ModelOfFewBlocks, KindsAreThoseOfTheWholeModel) {

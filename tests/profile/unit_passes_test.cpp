@@ -3,6 +3,7 @@
 #include "tessera/profile/unit_passes.h"
 
 #include <ATen/ATen.h>
+#include <ATen/ThreadLocalState.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -16,20 +17,19 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// A trace whose events are at planted milliseconds.
+/// Spans at planted milliseconds.
 class PlannedTrace {
  public:
   void add(const char* kind, const char* name, int begin, int end) {
-    trace_.span(kind, name, start_ + milliseconds(begin), start_ + milliseconds(end));
+    spans_.push_back({kind, name, begin * 1e-3, end * 1e-3});
   }
-  const std::string& events() const { return trace_.events(); }
+  const std::vector<TracedSpan>& spans() const { return spans_; }
 
  private:
-  Trace trace_{0};
-  Trace::Clock::time_point start_ = Trace::Clock::now();
+  std::vector<TracedSpan> spans_;
 };
 
-constexpr double kRounding = 2e-6;  // of a trace's time stamps, in seconds
+constexpr double kRounding = 1e-9;
 
 TEST(UnitPasses, TimesAreThoseOfTheSpans) {
   PlannedTrace trace;
@@ -37,7 +37,7 @@ TEST(UnitPasses, TimesAreThoseOfTheSpans) {
   trace.add("forward", "head", 2, 5);
   trace.add("backward", "head", 5, 9);
   trace.add("backward", "stem", 9, 14);
-  const auto passes = unit_passes(trace.events());
+  const auto passes = unit_passes(trace.spans());
   ASSERT_EQ(passes.size(), 2U);
   EXPECT_EQ(passes[0].unit, "stem");
   EXPECT_NEAR(passes[0].forward, 0.002, kRounding);
@@ -53,7 +53,7 @@ TEST(UnitPasses, LossBelongsToTheLastUnit) {
   trace.add("forward", "head", 2, 5);
   trace.add("backward", "head", 8, 9);
   trace.add("backward", "stem", 9, 10);
-  const auto passes = unit_passes(trace.events());
+  const auto passes = unit_passes(trace.spans());
   EXPECT_NEAR(passes[1].forward, 0.006, kRounding);
 }
 
@@ -65,7 +65,7 @@ TEST(UnitPasses, MessagesAndWaitsAreSubtractedWhereTheyOverlap) {
   trace.add("forward", "head", 10, 20);
   trace.add("message", "sum", 21, 22);  // in no unit's pass: beside the loss
   trace.add("backward", "head", 23, 25);
-  const auto passes = unit_passes(trace.events());
+  const auto passes = unit_passes(trace.spans());
   EXPECT_NEAR(passes[0].forward, 0.007, kRounding);
   EXPECT_NEAR(passes[1].forward, 0.008 + 0.002, kRounding);
 }
@@ -110,6 +110,23 @@ TEST(UnitPasses, ShardedModelTakesPlantedTimes) {
     EXPECT_LT(passes[fast].forward, 0.004) << passes[fast].unit;
     EXPECT_LT(passes[fast].backward, 0.004) << passes[fast].unit;
   }
+}
+
+// On a device autograd's threads make the messages of backward passes.
+TEST(UnitPasses, MessagesOfOtherThreadsAreSubtracted) {
+  const auto passes = traced_units([] {
+    const TraceSpan forward("forward", "head");
+    const at::ThreadLocalState state;
+    std::thread([&] {
+      EXPECT_EQ(current_trace(), nullptr);
+      const at::ThreadLocalStateGuard of_caller(state);
+      const TraceSpan message(measured_trace(), kMessageSpan, "planted");
+      sleep_milliseconds(20);
+    }).join();
+  });
+  ASSERT_EQ(passes.size(), 1U);
+  EXPECT_LT(passes[0].forward, 0.01);
+  EXPECT_EQ(measured_trace(), nullptr);
 }
 
 TEST(LoneRank, CopiesAndSumsAreMessages) {
