@@ -84,6 +84,8 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/plan/plan.h
   tessera/plan/schedule.h
   tessera/plan/spans.h
+  tessera/recipe/choose_device.h
+  tessera/recipe/device_kind.h
   tessera/recipe/make_plan.h
   tessera/recipe/parameter_groups.h
   tessera/recipe/recipe.h

@@ -34,7 +34,7 @@ inline double top1(const std::function<torch::Tensor(const torch::Tensor&)>& for
     const torch::Tensor images =
         mine ? images_of(batch)
              : torch::zeros({1, transform.channels, transform.image_size, transform.image_size});
-    const torch::Tensor found = forward(images).argmax(1);
+    const torch::Tensor found = forward(images).argmax(1).cpu();
     if (mine) correct += (found == torch::tensor(batch.labels)).sum().item<double>();
   }
   torch::Tensor sum = torch::full({1}, correct, torch::kDouble);

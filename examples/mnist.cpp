@@ -76,8 +76,9 @@ void train(shard::ShardedModule& sharded, Net& net, torch::optim::Optimizer& opt
   data::TrainLoader loader(source, transform(), options, 0);
   for (int64_t step = 0; step < steps * arguments.whole("epochs"); ++step) {
     const data::Batch batch = loader.next();
-    const torch::Tensor loss = sharded.forward(
-        [&] { return torch::nll_loss(net.forward(images_of(batch)), torch::tensor(batch.labels)); });
+    const torch::Tensor images = images_of(batch).to(tessera::library::device()),
+                        labels = torch::tensor(batch.labels).to(images.device());
+    const torch::Tensor loss = sharded.forward([&] { return torch::nll_loss(net.forward(images), labels); });
     optimizer.zero_grad();
     loss.backward();
     optimizer.step();
@@ -94,6 +95,7 @@ int run(tessera::mesh::Mesh& mesh, const Arguments& arguments) {
   const auto training = data::open_source(arguments.text("data"), "train", {});
   const auto test = data::open_source(arguments.text("data"), "test", {});
   const auto net = std::make_shared<Net>();
+  net->to(tessera::library::device());
   shard::FullyShardOptions options;
   options.policy = shard::by_type<torch::nn::Conv2d, torch::nn::Linear>();  // the norms stay with the root
   shard::ShardedModule sharded(net, mesh, options);
@@ -103,9 +105,10 @@ int run(tessera::mesh::Mesh& mesh, const Arguments& arguments) {
 
   sharded.average_buffers();  // running statistics of the norms are each rank's own so far
   net->eval();
-  const double val =
-      top1([&](const torch::Tensor& x) { return sharded.forward([&] { return net->forward(x); }); }, *test,
-           transform(), mesh, 500);
+  const auto predict = [&](const torch::Tensor& x) {
+    return sharded.forward([&] { return net->forward(x.to(tessera::library::device())); });
+  };
+  const double val = top1(predict, *test, transform(), mesh, 500);
   const auto checkpoint = tessera::library::save_module(arguments.text("folder"), {}, sharded, &optimizer);
 
   // One file of the shards, and a network of its own that knows nothing of sharding.
@@ -125,7 +128,7 @@ int run(tessera::mesh::Mesh& mesh, const Arguments& arguments) {
 }
 
 int main(int argc, char** argv) {
-  return tessera::library::run([&](tessera::mesh::Mesh& mesh) {
+  const auto body = [&](tessera::mesh::Mesh& mesh) {
     const Arguments arguments(argc, argv,
                               {{"data", "idx:data/mnist"},
                                {"epochs", "2"},
@@ -134,5 +137,6 @@ int main(int argc, char** argv) {
                                {"seed", "1"},    // of weights and order
                                {"folder", "runs/example-mnist"}});
     return run(mesh, arguments);
-  });
+  };
+  return tessera::library::run(body, {.device = tessera::library::DeviceKind::kAuto});
 }

@@ -103,6 +103,8 @@ int run(tessera::mesh::Mesh& mesh, const Arguments& arguments) {
 
   shard::FullyShardOptions options;
   options.policy = policy_of(*net, arguments.text("wrap"), arguments.whole("recompute") != 0);
+  const torch::Device device = tessera::library::device();
+  net->to(device);
   shard::ShardedModule sharded(net, mesh, options);
   torch::optim::SGD optimizer(sharded.parameters(),
                               torch::optim::SGDOptions(0).momentum(0.9).weight_decay(1e-4));
@@ -122,8 +124,8 @@ int run(tessera::mesh::Mesh& mesh, const Arguments& arguments) {
       const double at = static_cast<double>(epoch) + static_cast<double>(step) / static_cast<double>(steps);
       optimizer.param_groups()[0].options().set_lr(learning_rate(arguments, at));
       const torch::Tensor loss = sharded.forward([&] {
-        return torch::nn::functional::cross_entropy(net->forward(images_of(batch)),
-                                                    torch::tensor(batch.labels));
+        return torch::nn::functional::cross_entropy(net->forward(images_of(batch).to(device)),
+                                                    torch::tensor(batch.labels).to(device));
       });
       optimizer.zero_grad();
       loss.backward();
@@ -136,7 +138,7 @@ int run(tessera::mesh::Mesh& mesh, const Arguments& arguments) {
     sharded.average_buffers();  // running statistics of the norms are each rank's own while training
     net->eval();
     const auto predict = [&](const torch::Tensor& x) {
-      return sharded.forward([&] { return net->forward(x); });
+      return sharded.forward([&] { return net->forward(x.to(device)); });
     };
     const double found = evaluated ? top1(predict, *val, transform, mesh, arguments.whole("batch")) : 0;
     if (mesh.rank() == 0) {
@@ -153,7 +155,7 @@ int run(tessera::mesh::Mesh& mesh, const Arguments& arguments) {
 }
 
 int main(int argc, char** argv) {
-  return tessera::library::run([&](tessera::mesh::Mesh& mesh) {
+  const auto body = [&](tessera::mesh::Mesh& mesh) {
     return run(mesh, Arguments(argc, argv,
                                {{"model", "resnet50"},
                                 {"data", "fake:1024"},
@@ -172,5 +174,6 @@ int main(int argc, char** argv) {
                                 {"weights", ""},
                                 {"compare", ""},
                                 {"folder", "runs/example-resnet"}}));
-  });
+  };
+  return tessera::library::run(body, {.device = tessera::library::DeviceKind::kAuto});
 }

@@ -17,7 +17,6 @@
 #include "tessera/ops/device_kernels.h"
 #include "tessera/ops/device_linear.h"
 #include "tessera/plan/memory.h"
-#include "tessera/recipe/choose_device.h"
 
 namespace tessera::eager {
 namespace {
@@ -63,24 +62,31 @@ void prepare_for_graphs(const mesh::CudaPlugin& plugin, at::Device device) {
 
 }  // namespace
 
-at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
-  if (recipe.run.device == recipe::DeviceKind::kCpu) return at::kCPU;
+at::Device choose_device(const DeviceRequest& request, const launch::Ranks& ranks) {
+  if (request.kind == recipe::DeviceKind::kCpu) return at::kCPU;
   const mesh::OpenedCuda cuda = mesh::open_cuda();
   const recipe::FoundGpus found{cuda.missing, cuda.plugin != nullptr ? cuda.plugin->device_count() : 0};
-  const auto gpu = recipe::choose_gpu(recipe.run.device, found, {ranks.local_rank, ranks.local_world},
-                                      recipe.run.share_gpu);
+  const auto gpu = recipe::choose_gpu(request.kind, found, {ranks.local_rank, ranks.local_world},
+                                      request.share_gpu, request.settings);
   if (!gpu) return at::kCPU;
   const at::Device device(at::kCUDA, static_cast<at::DeviceIndex>(*gpu));
   cuda.plugin->check_device(device.index());
   at::globalContext().lazyInitDevice(at::kCUDA);
   c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
-  mesh::use_cuda({cuda.plugin, device.index(), recipe.run.share_gpu});
-  const recipe::CudaGraphs graphs = recipe.run.cuda_graphs;
-  const bool may_record =
-      graphs == recipe::CudaGraphs::kAuto ? ranks.world == 1 : graphs != recipe::CudaGraphs::kOff;
-  if (may_record) prepare_for_graphs(*cuda.plugin, device);
+  mesh::use_cuda({cuda.plugin, device.index(), request.share_gpu});
+  if (request.may_record) prepare_for_graphs(*cuda.plugin, device);
   use_kernels_of(*cuda.plugin, device);
   return device;
+}
+
+at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
+  const recipe::CudaGraphs graphs = recipe.run.cuda_graphs;
+  return choose_device(
+      {.kind = recipe.run.device,
+       .share_gpu = recipe.run.share_gpu,
+       .may_record =
+           graphs == recipe::CudaGraphs::kAuto ? ranks.world == 1 : graphs != recipe::CudaGraphs::kOff},
+      ranks);
 }
 
 std::vector<std::string> settings_without_effect(const recipe::RunRecipe& run, at::Device device) {

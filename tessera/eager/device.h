@@ -11,13 +11,24 @@
 #include "tessera/launch/launch.h"
 #include "tessera/loop/backend.h"
 #include "tessera/plan/plan.h"
+#include "tessera/recipe/choose_device.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::eager {
 
-/// run.device for this rank: the CPU, or the GPU with the rank's number on its host, which is this thread's
-/// current device from then on; groups that connect afterwards talk over NCCL as well (mesh/cuda_plugin.h).
-/// Errors: UserError of recipe::choose_gpu, and of the plug-in when it has no code for the GPU.
+/// What is asked for of a rank's device.
+struct DeviceRequest {
+  recipe::DeviceKind kind = recipe::DeviceKind::kAuto;
+  bool share_gpu = false;   // ranks of a host may compute on one GPU; their tensors go through its memory
+  bool may_record = false;  // CUDA graphs: this thread then computes on a stream of its own
+  recipe::DeviceSettings settings = {};
+};
+
+/// The CPU, or the GPU with the rank's number on its host, which is this thread's current device from then
+/// on; groups that connect afterwards talk over NCCL as well (mesh/cuda_plugin.h). Errors: UserError of
+/// recipe::choose_gpu, and of the plug-in when it has no code for the GPU.
+at::Device choose_device(const DeviceRequest& request, const launch::Ranks& ranks);
+/// What the recipe's [run] asks for.
 at::Device choose_device(const recipe::Recipe& recipe, const launch::Ranks& ranks);
 
 /// A line for people on each setting of [run] that was changed and that changes nothing on this device.

@@ -61,7 +61,7 @@ int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks) {
   return threads;
 }
 
-void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
+void before_meeting(std::chrono::milliseconds timeout, const launch::Ranks& ranks,
                     const std::function<void()>& prepare) {
   try {
     prepare();
@@ -69,7 +69,7 @@ void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
     // The parent of local ranks ends the others by itself.
     const std::string text = error.what();
     if (!ranks.pretended() && ranks.launcher != "local")
-      mesh::tell_refusal(mesh::rendezvous(ranks, run_timeout(recipe)), text.substr(0, text.find('\n')));
+      mesh::tell_refusal(mesh::rendezvous(ranks, timeout), text.substr(0, text.find('\n')));
     throw;
   }
 }
@@ -85,7 +85,7 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const plan::Pl
   rendezvous.shared_memory = recipe.run.shared_memory;
   mesh::Facts all;
   if (ranks.world > 1)
-    before_meeting(recipe, ranks, [&] { all = joined_facts({{mesh::program_fact()}, facts()}); });
+    before_meeting(timeout, ranks, [&] { all = joined_facts({{mesh::program_fact()}, facts()}); });
   return std::make_unique<mesh::Mesh>(rendezvous, axes, all, spans, links);
 }
 
@@ -186,14 +186,11 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
 
 namespace {
 
-/// Where this process computes, as choose_device() decided.
-at::Device device_in_use() { return mesh::cuda_in_use().plugin != nullptr ? at::kCUDA : at::kCPU; }
-
 /// Without the teacher's, whose file is not opened.
 double own_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
   const double copy =
       recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) : 0;
-  const plan::CostInputs inputs = cost_inputs(recipe, plan.world, device_in_use());
+  const plan::CostInputs inputs = cost_inputs(recipe, plan.world, mesh::device_in_use());
   const plan::Memory memory = plan::predict_memory(recipe.model, plan, inputs, batch_per_rank);
   double needed = memory.total();
   if (recipe.precision.final_evaluation == recipe::Dtype::kFloat32 && inputs.compute_bytes < 4) {
@@ -211,7 +208,7 @@ double own_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t 
 
 double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
   return own_memory(recipe, plan, batch_per_rank) +
-         teacher_bytes(recipe, plan.world, batch_per_rank, device_in_use());
+         teacher_bytes(recipe, plan.world, batch_per_rank, mesh::device_in_use());
 }
 
 MemorySavings memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
@@ -258,7 +255,7 @@ std::string savings_hint(const MemorySavings& savings, const std::string& otherw
 
 std::string largest_part(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
   const auto stages = plan::predict_stage_memory(
-      recipe.model, plan, cost_inputs(recipe, plan.world, device_in_use()), batch_per_rank);
+      recipe.model, plan, cost_inputs(recipe, plan.world, mesh::device_in_use()), batch_per_rank);
   const auto most = std::ranges::max_element(stages, {}, &plan::Memory::total);
   const std::pair<const char*, double> parts[] = {{"states", most->states},
                                                   {"gradients", most->gradients},

@@ -29,8 +29,8 @@ using recipe::make_plan;
 int64_t set_threads(const recipe::Recipe& recipe, const launch::Ranks& ranks);
 
 /// Runs `prepare`. Where it throws a UserError, the other ranks end with that as well instead of waiting for
-/// this one: they may be on their way to connect().
-void before_meeting(const recipe::Recipe& recipe, const launch::Ranks& ranks,
+/// this one: they may be on their way to connect(). `timeout`: of finding them.
+void before_meeting(std::chrono::milliseconds timeout, const launch::Ranks& ranks,
                     const std::function<void()>& prepare);
 
 /// Meets the other ranks, or pretends that they are there; the mesh has the groups of `plan`, of make_plan().

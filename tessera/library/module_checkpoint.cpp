@@ -16,10 +16,11 @@
 #include "tessera/formats/safetensors.h"
 #include "tessera/library/optimizer_state.h"
 #include "tessera/mesh/checkpoint_ranks.h"
+#include "tessera/optim/state_shards.h"
 
 namespace tessera::library {
 namespace fs = std::filesystem;
-using checkpoint::TensorShard;
+using optim::StateShards;
 using torch::optim::Optimizer;
 
 namespace {
@@ -56,12 +57,14 @@ at::ScalarType dtype_of(const formats::SafetensorsEntry& entry) {
               .problem = concat(entry.name, " is ", entry.dtype, ", which LibTorch does not support")});
 }
 
-TensorShard slice_of(std::string name, const at::Tensor& tensor, const std::vector<int64_t>& shape,
-                     int64_t begin, int64_t end) {
-  TESSERA_CHECK(tensor.is_contiguous() && tensor.numel() == end - begin, name);
-  const std::string dtype = name_of(tensor.scalar_type(), name);
-  return {std::move(name), dtype, shape, Region::interval(shape, begin, end),
-          static_cast<std::byte*>(tensor.data_ptr())};
+/// What of a parameter, or of the optimizer's state of it, this rank holds: `values`, of the parameter's
+/// shard.
+void append_part(StateShards& shards, std::string name, const at::Tensor& values,
+                 const shard::ParameterShard& part) {
+  const std::string dtype = name_of(values.scalar_type(), name);
+  shards.add({std::move(name), dtype, part.shape, Region::interval(part.shape, part.begin, part.end), nullptr,
+              part.replica},
+             values.detach());
 }
 
 std::string optimizer_name(const char* slot, const std::string& parameter) {
@@ -95,21 +98,19 @@ class InFileForm {
   std::vector<Form> forms_;
 };
 
-void append_parameters(std::vector<TensorShard>& shards, const shard::ShardedModule& sharded) {
-  for (const auto& shard : sharded.shards()) {
-    shards.push_back(slice_of(concat(checkpoint::names::kParameter, shard.name), shard.values, shard.shape,
-                              shard.begin, shard.end));
-    shards.back().replica = shard.replica;
-  }
+void append_parameters(StateShards& shards, const shard::ShardedModule& sharded) {
+  for (const auto& shard : sharded.shards())
+    append_part(shards, concat(checkpoint::names::kParameter, shard.name), shard.values, shard);
 }
 
 /// Buffers, and parameters that are not sharded: rank 0's.
-void append_whole(std::vector<TensorShard>& shards, const shard::ShardedModule& sharded,
-                  InFileForm& in_file) {
+void append_whole(StateShards& shards, const shard::ShardedModule& sharded, InFileForm& in_file) {
   const auto append = [&](const std::string& name, const at::Tensor& tensor) {
     const at::Tensor& form = in_file(tensor);
-    shards.push_back(slice_of(name, form, form.sizes().vec(), 0, form.numel()));
-    shards.back().replica = sharded.mesh().rank() != 0;
+    const std::vector<int64_t> shape = form.sizes().vec();
+    shards.add({name, name_of(form.scalar_type(), name), shape, Region::whole(shape), nullptr,
+                sharded.mesh().rank() != 0},
+               form);
   };
   for (const auto& [name, tensor] : sharded.whole_parameters())
     append(concat(checkpoint::names::kParameter, name), tensor);
@@ -119,26 +120,22 @@ void append_whole(std::vector<TensorShard>& shards, const shard::ShardedModule& 
 }
 
 /// Slices of the state the optimizer holds; its step counts go into `steps`.
-void append_optimizer(std::vector<TensorShard>& shards, const shard::ShardedModule& sharded,
-                      const Optimizer& optimizer, nlohmann::json& steps) {
+void append_optimizer(StateShards& shards, const shard::ShardedModule& sharded, const Optimizer& optimizer,
+                      nlohmann::json& steps) {
   for (const auto& shard : sharded.shards()) {
     const auto found = optimizer.state().find(shard.values.unsafeGetTensorImpl());
     if (found == optimizer.state().end()) continue;
     const OptimizerSlots slots = slots_of(*found->second);
     if (slots.step != nullptr) steps[shard.name] = *slots.step;
     for (const auto& [name, tensor] : slots.tensors) {
-      if (!tensor->defined()) continue;
-      shards.push_back(
-          slice_of(optimizer_name(name, shard.name), *tensor, shard.shape, shard.begin, shard.end));
-      shards.back().replica = shard.replica;
+      if (tensor->defined()) append_part(shards, optimizer_name(name, shard.name), *tensor, shard);
     }
   }
 }
 
 /// Makes the optimizer's state for what the checkpoint holds, and the shards that fill it.
-void append_fresh_optimizer(std::vector<TensorShard>& shards, const shard::ShardedModule& sharded,
-                            Optimizer& optimizer, const checkpoint::Manifest& manifest,
-                            const nlohmann::json& steps) {
+void append_fresh_optimizer(StateShards& shards, const shard::ShardedModule& sharded, Optimizer& optimizer,
+                            const checkpoint::Manifest& manifest, const nlohmann::json& steps) {
   std::set<std::string> saved;
   for (const auto& tensor : manifest.tensors) saved.insert(tensor.name);
   for (const auto& shard : sharded.shards()) {
@@ -149,8 +146,7 @@ void append_fresh_optimizer(std::vector<TensorShard>& shards, const shard::Shard
       if (!saved.contains(optimizer_name(name, shard.name))) continue;
       any = true;
       *tensor = at::empty_like(shard.values.detach());
-      shards.push_back(
-          slice_of(optimizer_name(name, shard.name), *tensor, shard.shape, shard.begin, shard.end));
+      append_part(shards, optimizer_name(name, shard.name), *tensor, shard);
     }
     if (slots.step != nullptr) *slots.step = steps.value(shard.name, int64_t{0});
     if (any) optimizer.state()[shard.values.unsafeGetTensorImpl()] = std::move(state);
@@ -181,7 +177,7 @@ void restore_options(const nlohmann::json& saved, const shard::ShardedModule& sh
 Position load_from(const checkpoint::Folders& found, shard::ShardedModule& sharded, Optimizer* optimizer) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(found);
   const auto json = nlohmann::json::parse(manifest.progress.json);
-  std::vector<TensorShard> shards;
+  StateShards shards;
   InFileForm in_file;
   append_parameters(shards, sharded);
   append_whole(shards, sharded, in_file);
@@ -190,7 +186,8 @@ Position load_from(const checkpoint::Folders& found, shard::ShardedModule& shard
     append_fresh_optimizer(shards, sharded, *optimizer, manifest,
                            json.value("steps", nlohmann::json::object()));
   }
-  checkpoint::load(found, shards);
+  checkpoint::load(found, shards.list());
+  shards.store();
   in_file.put_back();
   sharded.parameters_changed();
   return {manifest.progress.step, json.value("program", nlohmann::json::object()).dump()};
@@ -222,7 +219,7 @@ Position load_everywhere(mesh::Mesh& mesh, const std::function<Position()>& load
 fs::path save_module(const fs::path& folder, const Position& position, shard::ShardedModule& sharded,
                      const Optimizer* optimizer, int64_t keep) {
   mesh::Mesh& mesh = sharded.mesh();
-  std::vector<TensorShard> shards;
+  StateShards shards;
   InFileForm in_file;
   nlohmann::json state = {{"program", nlohmann::json::parse(position.json)},
                           {"steps", nlohmann::json::object()}};
@@ -239,7 +236,8 @@ fs::path save_module(const fs::path& folder, const Position& position, shard::Sh
   checkpoint::SaveOptions options;
   options.folder = folder;
   options.keep = keep;
-  return checkpoint::save(options, shards, progress, mesh::checkpoint_ranks(mesh.world()));
+  shards.fetch();
+  return checkpoint::save(options, shards.list(), progress, mesh::checkpoint_ranks(mesh.world()));
 }
 
 Position load_module(const fs::path& checkpoint, shard::ShardedModule& sharded, Optimizer* optimizer) {

@@ -9,7 +9,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/version.h"
+#include "tessera/eager/device.h"
+#include "tessera/eager/session.h"
 #include "tessera/library/pipeline.h"
+#include "tessera/mesh/cuda_plugin.h"
 #include "tessera/mesh/launched.h"
 #include "tessera/plan/spans.h"
 
@@ -45,6 +48,24 @@ std::vector<mesh::Axis> fit(std::vector<mesh::Axis> axes, int64_t world) {
   std::_Exit(exit_code);
 }
 
+/// Chooses the device, before groups connect. Where that fails the other ranks are told.
+void choose(const ConnectOptions& options, const launch::Ranks& ranks) {
+  const eager::DeviceRequest request{.kind = options.device,
+                                     .share_gpu = options.share_gpu,
+                                     .settings = {.where = "library.connect",
+                                                  .cuda = "ConnectOptions::device = kCuda",
+                                                  .cpu = "ConnectOptions::device = kCpu",
+                                                  .share = "ConnectOptions::share_gpu = true"}};
+  eager::before_meeting(options.timeout, ranks, [&] {
+    if (eager::choose_device(request, ranks).is_cpu()) mesh::use_cuda({});
+  });
+}
+
+std::string device_fact(const ConnectOptions& options) {
+  if (device().is_cpu()) return "CPU";
+  return options.share_gpu ? "GPU (shared)" : "GPU";
+}
+
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
@@ -52,6 +73,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 std::unique_ptr<mesh::Mesh> connect(const ConnectOptions& options) {
   const launch::Ranks ranks = launch::ranks_from_environment();
   at::set_num_threads(static_cast<int>(launch::threads_per_rank(options.threads, ranks)));
+  choose(options, ranks);
   mesh::Rendezvous where = mesh::rendezvous(ranks, options.timeout);
   where.shared_memory = options.shared_memory;
   const PipelineOptions& stages = options.pipeline;
@@ -62,9 +84,14 @@ std::unique_ptr<mesh::Mesh> connect(const ConnectOptions& options) {
                                                   {"the pipeline",
                                                    concat("stages ", stages.stages, ", parts ", stages.parts,
                                                           ", schedule ", plan::to_string(stages.schedule)),
-                                                   ""}},
+                                                   ""},
+                                                  {"the kind of device", device_fact(options),
+                                                   "set ConnectOptions::device and share_gpu alike on every "
+                                                   "rank"}},
                                       plan::spans_of(plan), plan::links_of(plan));
 }
+
+at::Device device() { return mesh::device_in_use(); }
 
 int run(const std::function<int(mesh::Mesh&)>& body, const ConnectOptions& options) {
   std::unique_ptr<mesh::Mesh> mesh;

@@ -2,6 +2,8 @@
 // A training program of one's own among its ranks: who the others are, and an end with one clear line.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -11,8 +13,11 @@
 
 #include "tessera/mesh/mesh.h"
 #include "tessera/plan/plan.h"
+#include "tessera/recipe/device_kind.h"
 
 namespace tessera::library {
+
+using recipe::DeviceKind;
 
 /// Stages of a pipeline (library/pipeline.h): stage s is ranks s R to (s + 1) R - 1, R = ranks / stages.
 struct PipelineOptions {
@@ -27,18 +32,29 @@ struct ConnectOptions {
   std::chrono::milliseconds timeout{600'000};  // of every collective
   bool shared_memory = true;                   // between ranks of one host; false: TCP
   /// Ranks whose fingerprints differ are told so instead of training something else together.
-  std::string fingerprint;
+  std::string fingerprint = {};
   /// LibTorch's threads in this process; 0: OMP_NUM_THREADS, else the
   /// host's cores divided by its ranks.
   int64_t threads = 0;
   PipelineOptions pipeline = {};  // stages, whose groups are made beside those of the axes
+  /// Where this rank computes: the CPU, or the GPU with the rank's number on its host, which becomes the
+  /// calling thread's current device. kAuto: a GPU where one answers. A rank on a GPU is a process.
+  DeviceKind device = DeviceKind::kCpu;
+  /// Lets more ranks of a host compute on GPUs than it has. Their tensors travel through the host's memory
+  /// instead of NCCL: for tests.
+  bool share_gpu = false;
 };
 
 /// Meets the ranks that `tessera launch`, torchrun, mpirun or srun started (launch::ranks_from_environment;
 /// alone where nobody did) and sets LibTorch's threads. Collective. Errors: UserError (axes or
-/// stages that do not fit the world, another build, pipeline or fingerprint), CommError (a rank that does not
-/// come, by number).
+/// stages that do not fit the world, another build, pipeline, fingerprint or kind of device; a GPU that is
+/// asked for and not there, or fewer of them than ranks on a host), CommError (a rank that does not come, by
+/// number).
 std::unique_ptr<mesh::Mesh> connect(const ConnectOptions& options = {});
+
+/// The device that connect() chose for this process: for net->to(library::device()) before wrapping. The CPU
+/// before connect().
+at::Device device();
 
 /// For main(): connects, runs `body`, returns its exit code. A failure becomes one line on stderr and the
 /// exit code 2 (wrong input), 3 (another rank or the network; ranks that gave no sign of life are named) or 4

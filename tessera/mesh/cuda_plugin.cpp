@@ -15,7 +15,7 @@ namespace {
 
 /// A process is a rank and computes on one GPU.
 std::atomic<const CudaPlugin*> plugin_in_use = nullptr;
-std::atomic<int> device_in_use = 0;
+std::atomic<int> gpu_in_use = 0;
 std::atomic<bool> device_is_shared = false;
 
 /// NVIDIA's driver makes these, WSL's the second.
@@ -84,12 +84,18 @@ OpenedCuda open_cuda() {
 }
 
 void use_cuda(CudaInUse device) {
-  device_in_use = device.device;
+  gpu_in_use = device.device;
   device_is_shared = device.shared;
   plugin_in_use = device.plugin;
 }
 
-CudaInUse cuda_in_use() { return {plugin_in_use, device_in_use, device_is_shared}; }
+CudaInUse cuda_in_use() { return {plugin_in_use, gpu_in_use, device_is_shared}; }
+
+c10::Device device_in_use() {
+  const CudaInUse cuda = cuda_in_use();
+  if (cuda.plugin == nullptr) return c10::kCPU;
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(cuda.device)};
+}
 
 std::string nccl_version_text(int number) {
   const int thousands = number < 10000 ? 1000 : 10000;  // two digits of the minor number since 2.9

@@ -6,6 +6,7 @@
 // calls nccl_backend includes Backend.hpp and Store.hpp of c10d as well.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
@@ -82,6 +83,8 @@ struct CudaInUse {
 };
 void use_cuda(CudaInUse device);
 CudaInUse cuda_in_use();
+/// That GPU; the CPU where there is none.
+c10::Device device_in_use();
 
 /// "2.28.9", of NCCL's own number 22809.
 std::string nccl_version_text(int number);

@@ -52,6 +52,18 @@ Group::~Group() = default;
 
 std::string Group::transport_name() const { return transport_ ? transport_->name() : "nothing"; }
 
+bool Group::moves(c10::DeviceType type) const { return size_ == 1 || transport_->moves(type); }
+
+/// A transport of the host's memory would read addresses of another device.
+void Group::check_device(const at::Tensor& values, const std::string& what) const {
+  if (values.is_cpu() || moves(values.device().type())) return;
+  user_error({.where = "mesh.collective",
+              .problem = concat("the tensor of ", what, " is on ", values.device().str(),
+                                ", but the ranks were connected to exchange tensors in host memory"),
+              .hint = "choose the GPU before connecting (library::ConnectOptions::device), or pass "
+                      "values.cpu()"});
+}
+
 std::string Group::begins(const char* kind, const std::string& what) {
   std::string name = concat(kind, " ", what, " over ", name_.text);
   if (last_) {
@@ -145,6 +157,7 @@ Pending Group::all_gather(at::Tensor output, at::Tensor input, const std::string
 
 Pending Group::gather(const char* kind, at::Tensor output, at::Tensor input, const std::string& what) {
   TESSERA_CHECK_EQ(output.numel(), input.numel() * size_);
+  check_device(input, what);
   if (size_ == 1) {
     if (!output.is_same(input) && output.data_ptr() != input.data_ptr()) output.copy_(input);
     return {};
@@ -156,6 +169,7 @@ Pending Group::gather(const char* kind, at::Tensor output, at::Tensor input, con
 
 Pending Group::exchange(const char* kind, at::Tensor output, at::Tensor input, const Splits& splits,
                         const std::string& what) {
+  check_device(input, what);
   const int64_t bytes = sent_by(splits, rank_) * static_cast<int64_t>(input.element_size());
   return begin(traffic_[kind], bytes, begins(kind, what), *transport_,
                [=, transport = transport_.get()] { return transport->exchange(output, input, splits); });
@@ -169,6 +183,7 @@ Pending Group::reduce_scatter(at::Tensor output, at::Tensor input, at::ScalarTyp
 Pending Group::reduce(const char* kind, at::Tensor output, at::Tensor input, at::ScalarType wire,
                       const std::string& what) {
   TESSERA_CHECK_EQ(output.numel() * size_, input.numel());
+  check_device(input, what);
   if (size_ == 1) {
     output.copy_(input);
     return {};
@@ -197,12 +212,14 @@ at::Tensor as_bytes(const at::Tensor& message) {
 
 Pending Group::send(const at::Tensor& message, const std::string& what) {
   TESSERA_CHECK(size_ == 2 && rank_ == 0, name_.text);
+  check_device(message, what);
   return begin(traffic_["send"], static_cast<int64_t>(message.nbytes()), begins("send", what), *transport_,
                [bytes = as_bytes(message), transport = transport_.get()] { return transport->send(bytes); });
 }
 
 Pending Group::receive(at::Tensor message, const std::string& what) {
   TESSERA_CHECK(size_ == 2 && rank_ == 1, name_.text);
+  check_device(message, what);
   return begin(
       traffic_["receive"], 0, begins("receive", what), *transport_,
       [bytes = as_bytes(message), transport = transport_.get()] { return transport->receive(bytes); });
@@ -210,6 +227,7 @@ Pending Group::receive(at::Tensor message, const std::string& what) {
 
 void Group::all_reduce(at::Tensor& values, const std::string& what) {
   if (size_ == 1) return;
+  check_device(values, what);
   // Gathering and summing in rank order gives the same bits everywhere; values are few.
   at::Tensor all = at::empty({size_, values.numel()}, values.options());
   const auto bytes = static_cast<int64_t>(values.nbytes()) * (size_ - 1);
@@ -224,6 +242,7 @@ void Group::all_reduce(at::Tensor& values, const std::string& what) {
 
 void Group::broadcast(at::Tensor& values, int64_t root, const std::string& what) {
   check_contiguous(values, "mesh.broadcast", what);
+  check_device(values, what);
   if (root < 0 || root >= size_) {
     user_error({.where = "mesh.broadcast",
                 .problem = concat("the root of ", what, " is rank ", root),
@@ -247,6 +266,7 @@ void Group::broadcast(at::Tensor& values, int64_t root, const std::string& what)
 
 void Group::sum(at::Tensor& values, const std::string& what) {
   check_contiguous(values, "mesh.sum", what);
+  check_device(values, what);
   if (size_ == 1) return;
   at::Tensor flat = values.detach().view({-1});
   const bool narrow = at::isReducedFloatingType(values.scalar_type());

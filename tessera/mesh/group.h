@@ -84,6 +84,8 @@ class Group {
   int64_t size() const { return size_; }
   /// How its ranks talk: "shared memory", "TCP", "pretended"; "nothing" where there is one rank.
   std::string transport_name() const;
+  /// Can tensors on devices of this type travel between its ranks? Collectives refuse others (UserError).
+  bool moves(c10::DeviceType type) const;
 
   /// output [size * n] <- concatenation of every rank's input [n], same dtype, contiguous. `what` names the
   /// unit in errors.
@@ -134,6 +136,7 @@ class Group {
   void set_piece_numbers(int64_t numbers) { piece_numbers_ = numbers; }
 
  private:
+  void check_device(const at::Tensor& values, const std::string& what) const;
   /// "all_gather stem over axis shard", which begins now.
   std::string begins(const char* kind, const std::string& what);
   Pending gather(const char* kind, at::Tensor output, at::Tensor input, const std::string& what);

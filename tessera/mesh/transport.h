@@ -48,6 +48,8 @@ class Transport {
   /// The operation that this thread starts next belongs to a collective of this label; ranks whose labels
   /// differ are in different collectives. A transport may ignore it.
   virtual void label_next(uint32_t /*label*/) {}
+  /// May the tensors given to it lie on devices of this type?
+  virtual bool moves(at::DeviceType type) const { return type == at::kCPU; }
   /// Tells peers and background threads to give up; never waits.
   virtual void abort() = 0;
   /// "TCP", "shared memory", "NCCL", "pretended".

@@ -62,6 +62,8 @@ class DeviceTransport : public Transport {
     return exchange(message, message.new_empty({0}), {{0, message.numel()}, {0, 0}});
   }
 
+  bool moves(at::DeviceType type) const override { return type == type_ || (host_ && host_->moves(type)); }
+
   void abort() override {
     if (host_) host_->abort();
     for (const Lane* lane : {&gathers_, &exchanges_}) {

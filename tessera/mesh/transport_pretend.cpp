@@ -45,6 +45,7 @@ class PretendTransport : public Transport {
     return arrived(static_cast<int64_t>(output.nbytes()));
   }
 
+  bool moves(at::DeviceType) const override { return true; }
   void abort() override {}
   const char* name() const override { return kPretended; }
 

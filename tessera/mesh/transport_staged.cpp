@@ -32,6 +32,7 @@ class StagedTransport : public Transport {
     return staged(message, message.new_empty({0}),
                   [](Transport& host, auto& output, auto& /*nothing*/) { return host.receive(output); });
   }
+  bool moves(at::DeviceType type) const override { return type == type_ || host_->moves(type); }
   void abort() override { host_->abort(); }
   const char* name() const override { return "the host's memory, for GPUs that ranks share"; }
 

@@ -16,6 +16,7 @@
 #include "tessera/monitor/loss_scale.h"
 #include "tessera/monitor/numerics_guard.h"
 #include "tessera/plan/plan.h"
+#include "tessera/recipe/device_kind.h"
 
 namespace tessera::recipe {
 
@@ -151,9 +152,6 @@ struct CheckpointRecipe {
   std::string on_failed_save = "fail";  // or "go_on"
   bool async = false;                   // copied, then written beside the training
 };
-
-/// Where a rank computes. kAuto: on a GPU where one answers, else on the CPU.
-enum class DeviceKind { kAuto, kCpu, kCuda };
 
 /// Whether blocks on a GPU keep the outputs of norms and GELUs for backward. kAuto: if memory allows.
 enum class KeepActivations { kAuto, kAlways, kNever };

@@ -203,7 +203,9 @@ void ShardedModule::Engine::begin_forward() {
 
 /// Gathered copies are thrown away if the shards have, or may have, changed.
 void ShardedModule::Engine::bring_up_to_date() {
-  const bool changed = adopt_data_of_shards() || edits_.changed();
+  const bool adopted = adopt_data_of_shards();
+  if (parameters_may_have_changed_ && !accumulating_) return parameters_changed();
+  const bool changed = adopted || edits_.changed();
   if (changed && accumulating_) {
     const std::string which = micro_batches_ > 1 ? concat(micro_batch_ + 1, " of ", micro_batches_)
                                                  : std::string("that follows one inside no_sync()");
@@ -266,6 +268,7 @@ void ShardedModule::Engine::guess_places() {
 }
 
 void ShardedModule::Engine::leave_backward() {
+  check_stream("shard.backward");  // autograd has made the stream of backward's caller current
   with_error_context([&] {
     const at::NoGradGuard no_grad;
     reductions_.finish();
@@ -412,10 +415,9 @@ void ShardedModule::Engine::hand_out_gradients() {
 
 void ShardedModule::Engine::parameters_changed() {
   parameters_may_have_changed_ = false;
-  if (edits_.changed()) outdate_graphs();
+  if (edits_.remember()) outdate_graphs();
   for (const auto& unit : units_) unit->parameters_changed();
   schedule_.forget();
-  edits_.remember();
 }
 
 void ShardedModule::Engine::average_buffers() {

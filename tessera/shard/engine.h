@@ -3,6 +3,8 @@
 // room.
 #pragma once
 
+#include <c10/core/Stream.h>
+
 #include <compare>
 #include <exception>
 #include <memory>
@@ -75,6 +77,7 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   };
 
   // Building.
+  void take_device(const at::Tensor& tensor, const std::string& name);
   void choose_units(torch::nn::Module& module, const std::string& prefix,
                     std::unordered_set<const void*>& visited);
   void replace_in_sequential(torch::nn::Module& parent, const std::string& child, const std::string& name,
@@ -94,6 +97,7 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   void make_no_gradient();
   void show_no_gradients(bool show);
   void check_thread(const char* function) const;
+  void check_stream(const char* function) const;
   void check_network() const;
   void check_edits_before_backward() const;
   void outdate_graphs();
@@ -127,6 +131,8 @@ class ShardedModule::Engine : public TouchTarget, public std::enable_shared_from
   mesh::Mesh& mesh_;
   FullyShardOptions options_;
   std::shared_ptr<torch::nn::Module> module_;
+  std::string chose_device_;           // the first parameter or buffer, whose device is the module's
+  std::optional<c10::Stream> stream_;  // of a GPU: the one that everything is queued on
   BufferPool pool_;
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<size_t> group_of_;  // by unit

@@ -10,7 +10,9 @@
 #include <sstream>
 
 #include "tessera/base/error.h"
+#include "tessera/mesh/cuda_plugin.h"
 #include "tessera/shard/engine.h"
+#include "tessera/shard/host_memory.h"
 #include "tessera/shard/recompute.h"
 
 namespace tessera::shard {
@@ -55,12 +57,29 @@ void check_dtype(std::optional<at::ScalarType> dtype, const char* setting) {
               .expected = "float32, bfloat16 or float64"});
 }
 
-void check_device(const at::Tensor& tensor, const std::string& name) {
-  if (tensor.device().is_cpu()) return;
+/// A kind of device on which units can live, and whose tensors travel between these ranks.
+void check_device(at::Device device, const std::string& name, mesh::Mesh& mesh) {
+  const std::string problem = concat(name, " is on ", device.str());
+  if (!device.is_cpu() && !device.is_cuda()) {
+    user_error({.where = "shard.ShardedModule",
+                .problem = problem,
+                .expected = "a network in host memory or on a GPU",
+                .hint = "call module->to(library::device()) before wrapping"});
+  }
+  if (device.is_cpu() || mesh.world_size() == 1) return;
+  if (!mesh.world().moves(device.type())) {
+    user_error(
+        {.where = "shard.ShardedModule",
+         .problem = concat(problem, ", but the ranks were connected to exchange tensors in host memory"),
+         .hint = "connect with ConnectOptions::device = kCuda, or call module->to(at::kCPU) before "
+                 "wrapping"});
+  }
+  const at::Device in_use = mesh::device_in_use();
+  if (!in_use.is_cuda() || in_use == device) return;
   user_error({.where = "shard.ShardedModule",
-              .problem = concat(name, " is on ", tensor.device().str()),
-              .expected = "a network in host memory",
-              .hint = "call module->to(at::kCPU) before wrapping: ShardedModule computes on the CPU"});
+              .problem = problem,
+              .expected = concat(in_use.str(), ", the GPU that connect() chose for this rank"),
+              .hint = "call module->to(library::device()) before wrapping"});
 }
 
 MixedPrecision checked(const MixedPrecision& precision) {
@@ -115,6 +134,7 @@ std::string ShardedModule::Engine::description(const std::string& name,
   add("master", precision.master);
   for (const auto& [parameter, tensor] : parameters) {
     text += concat("\n", parameter, " ", text_of(tensor.sizes()), " ", at::toString(tensor.scalar_type()),
+                   tensor.is_cpu() ? "" : " on " + c10::DeviceTypeName(tensor.device().type()),
                    tensor.requires_grad() ? "" : " frozen");
   }
   return text;
@@ -184,10 +204,27 @@ std::vector<NamedTensor> ShardedModule::Engine::untaken(torch::nn::Module& modul
   return found;
 }
 
+void ShardedModule::Engine::take_device(const at::Tensor& tensor, const std::string& name) {
+  const at::Device device = tensor.device();
+  if (chose_device_.empty()) {
+    check_device(device, name, mesh_);
+    chose_device_ = name;
+    if (device.is_cpu()) return;
+    pool_ = BufferPool(device);
+    stream_ = current_stream_of(device);
+  }
+  if (device == pool_.device()) return;
+  user_error({.where = "shard.ShardedModule",
+              .problem = concat(name, " is on ", device.str(), ", but ", chose_device_, " on ",
+                                pool_.device().str()),
+              .expected = "a network on one device",
+              .hint = "call module->to(device) before wrapping"});
+}
+
 void ShardedModule::Engine::add_unit(const std::string& name, std::vector<NamedTensor> parameters,
                                      const UnitOptions& unit, bool is_root) {
   checked(unit.precision ? *unit.precision : options_.precision);
-  for (const auto& [parameter, tensor] : parameters) check_device(tensor, "parameter " + parameter);
+  for (const auto& [parameter, tensor] : parameters) take_device(tensor, "parameter " + parameter);
   check_not_wrapped(parameters);
   agree_on_options();
   with_error_context([&] { agree(name, description(name, parameters, unit)); });
@@ -339,7 +376,7 @@ void ShardedModule::Engine::finish_building(std::shared_ptr<torch::nn::Module> m
   for (const auto& entry : module_->named_buffers()) {
     at::Tensor buffer = entry.value();
     if (!buffer.defined()) continue;
-    check_device(buffer, "buffer " + entry.key());
+    take_device(buffer, "buffer " + entry.key());
     share_small_tensor(buffer, entry.key());
     if (options_.precision.buffer && is_floating(buffer)) {
       buffer.set_data(buffer.to(*options_.precision.buffer));
@@ -354,7 +391,7 @@ void ShardedModule::Engine::share_small_tensor(const at::Tensor& tensor, const s
   mesh::Group& world = mesh_.world();
   if (!options_.sync_initial_values || world.size() == 1 || tensor.numel() == 0) return;
   const at::Tensor mine = tensor.variable_data().contiguous().view({-1}).view(at::kByte);
-  at::Tensor all = at::empty({world.size() * mine.numel()}, at::kByte);
+  at::Tensor all = at::empty({world.size() * mine.numel()}, mine.options());
   with_error_context([&] { world.all_gather(all, mine, name).wait(); });
   at::Tensor values = tensor.variable_data();
   values.copy_(all.narrow(0, 0, mine.numel()).view(tensor.scalar_type()).view(tensor.sizes()));

@@ -21,10 +21,6 @@ void* map_pages(size_t bytes) {
   return pages;
 }
 
-c10::Stream current_stream_of(at::Device device) {
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-}
-
 }  // namespace
 
 at::Tensor host_tensor(int64_t numel, at::ScalarType dtype) {
@@ -46,6 +42,10 @@ at::Tensor host_tensor(int64_t numel, at::ScalarType dtype) {
     used -= static_cast<int64_t>(bytes);
   };
   return at::from_blob(pages, {numel}, release, dtype);
+}
+
+c10::Stream current_stream_of(at::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
 int64_t host_memory_used() { return used; }

@@ -16,6 +16,9 @@ namespace tessera::shard {
 /// [numel] zeros. May outlive anything.
 at::Tensor host_tensor(int64_t numel, at::ScalarType dtype);
 
+/// The calling thread's current stream on a device that is not the CPU.
+c10::Stream current_stream_of(c10::Device device);
+
 /// Bytes of all such tensors alive.
 int64_t host_memory_used();
 

@@ -12,6 +12,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/shard/engine.h"
+#include "tessera/shard/host_memory.h"
 #include "tessera/shard/storage.h"
 
 namespace tessera::shard {
@@ -103,8 +104,9 @@ void ShardedModule::Engine::watch_network() {
       });
     }
   }
-  for (const ParameterShard& shard : shards_) edits_.watch(shard.values);
-  edits_.remember();
+  std::vector<at::Tensor> shards;
+  for (const ParameterShard& shard : shards_) shards.push_back(shard.values);
+  edits_.watch(std::move(shards));
   make_no_gradient();
 }
 
@@ -139,10 +141,20 @@ void ShardedModule::Engine::show_no_gradients(bool show) {
 }
 
 void ShardedModule::Engine::check_thread(const char* function) const {
+  check_stream(function);
   if (std::this_thread::get_id() == thread_) return;
   user_error({.where = function,
               .problem = "called from a different thread than the one that made the ShardedModule",
               .hint = "give each thread its own network, Mesh and ShardedModule"});
+}
+
+/// Memory of units is reused in the order of one stream (buffer_pool.h).
+void ShardedModule::Engine::check_stream(const char* function) const {
+  if (!stream_ || current_stream_of(pool_.device()) == *stream_) return;
+  user_error({.where = function,
+              .problem = "called on a different stream of the GPU than the one that was current when the "
+                         "ShardedModule was made",
+              .hint = "make the stream current before wrapping, for the whole training"});
 }
 
 void ShardedModule::Engine::check_network() const {

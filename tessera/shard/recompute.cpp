@@ -5,6 +5,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
@@ -22,28 +23,45 @@ namespace {
 
 using torch::autograd::AutogradContext;
 
-at::Tensor random_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
+/// What forward may draw from: the CPU's generator and, in a process that uses GPUs, the current GPU's.
+std::vector<at::Generator> generators() {
+  std::vector<at::Generator> all = {at::detail::getDefaultCPUGenerator()};
+  if (at::hasCUDA()) {
+    const at::Device gpu = c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();
+    all.push_back(at::globalContext().defaultGenerator(gpu));
+  }
+  return all;
 }
 
-void set_random_state(const at::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
+/// The states of generators(), in host memory.
+Tensors random_states() {
+  Tensors states;
+  for (at::Generator& generator : generators()) {
+    const std::lock_guard lock(generator.mutex());
+    states.push_back(generator.get_state());
+  }
+  return states;
 }
 
-/// The generator as it was when `state` was taken, for a while.
+void set_random_states(const Tensors& states) {
+  std::vector<at::Generator> all = generators();
+  TESSERA_CHECK_EQ(all.size(), states.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    const std::lock_guard lock(all[i].mutex());
+    all[i].set_state(states[i]);
+  }
+}
+
+/// The generators as they were when `states` were taken, for a while.
 class RandomNumbersAgain {
  public:
-  explicit RandomNumbersAgain(const at::Tensor& state) : now_(random_state()) { set_random_state(state); }
-  ~RandomNumbersAgain() { set_random_state(now_); }
+  explicit RandomNumbersAgain(const Tensors& states) : now_(random_states()) { set_random_states(states); }
+  ~RandomNumbersAgain() { set_random_states(now_); }
   RandomNumbersAgain(const RandomNumbersAgain&) = delete;
   RandomNumbersAgain& operator=(const RandomNumbersAgain&) = delete;
 
  private:
-  at::Tensor now_;
+  Tensors now_;
 };
 
 struct Autocast {
@@ -94,7 +112,7 @@ class NoKeptCasts {
 /// What forward leaves behind for backward, besides the inputs.
 struct Job : torch::CustomClassHolder {
   std::function<Tensors(const Tensors&)> body;
-  at::Tensor random;
+  Tensors random;
   Autocast autocast;
 
   /// The same run as in forward, with gradients.
@@ -160,7 +178,7 @@ Tensors recompute_list(const std::function<Tensors(const Tensors&)>& body, const
   if (!at::GradMode::is_enabled()) return body(inputs);
   auto job = c10::make_intrusive<Job>();
   job->body = body;
-  job->random = random_state();
+  job->random = random_states();
   job->autocast = Autocast::current();
   const at::Tensor trigger = at::empty({0}).requires_grad_(true);
   return Recomputed::apply(trigger, at::TensorList(inputs), job.get());

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/square_sum.h"
@@ -14,9 +15,26 @@
 namespace tessera::shard {
 namespace {
 
-double square_sum(const at::Tensor& values) {
+/// Of each tensor the sum of its values' squares; 0 for an undefined one. Waits for a GPU once.
+std::vector<double> square_sums(const std::vector<at::Tensor>& tensors) {
   const WithoutTouch by_this_module;
-  return values.defined() ? ops::square_sum(values).item<double>() : 0;
+  std::vector<double> sums(tensors.size());
+  std::vector<at::Tensor> queued;
+  std::vector<size_t> places;  // of these
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined() || tensors[i].numel() == 0) continue;
+    const at::Tensor sum = ops::square_sum(tensors[i]);
+    if (sum.is_cpu()) {
+      sums[i] = sum.item<double>();
+    } else {
+      queued.push_back(sum);
+      places.push_back(i);
+    }
+  }
+  if (queued.empty()) return sums;
+  const at::Tensor known = at::stack(queued).to(at::kCPU);
+  for (size_t i = 0; i < places.size(); ++i) sums[places[i]] = known.const_data_ptr<double>()[i];
+  return sums;
 }
 
 }  // namespace
@@ -61,10 +79,12 @@ std::vector<std::pair<std::string, at::Tensor>> ShardedModule::named_parameters(
 const std::vector<ParameterShard>& ShardedModule::shards() const { return engine_->shards(); }
 
 double ShardedModule::grad_norm() {
-  double sum = 0;
+  std::vector<at::Tensor> gradients;
   for (const ParameterShard& shard : engine_->shards()) {
-    if (shard.trainable && !shard.replica) sum += square_sum(shard.values.grad());
+    if (shard.trainable && !shard.replica) gradients.push_back(shard.values.grad());
   }
+  const std::vector<double> sums = square_sums(gradients);
+  const double sum = std::accumulate(sums.begin(), sums.end(), 0.0);
   at::Tensor total = at::full({1}, sum, at::kDouble);
   engine_->sum_over_ranks(total, "gradient norm");
   return std::sqrt(total.item<double>());
@@ -92,7 +112,7 @@ at::Tensor ShardedModule::tensor_norms(const std::vector<at::Tensor>& local) {
                 .problem = concat(local.size(), " tensors are given for ", trainable.size(), " parameters"),
                 .expected = "one tensor for each of parameters()"});
   }
-  std::vector<double> sums;
+  std::vector<at::Tensor> counted;
   for (size_t i = 0; i < local.size(); ++i) {
     const ParameterShard& shard = *trainable[i % trainable.size()];
     if (local[i].defined() && local[i].numel() != shard.end - shard.begin) {
@@ -102,9 +122,9 @@ at::Tensor ShardedModule::tensor_norms(const std::vector<at::Tensor>& local) {
            .expected = concat(shard.end - shard.begin, ", the size of the local shard of ", shard.name),
            .hint = "give the tensors in the order of parameters()"});
     }
-    sums.push_back(shard.replica ? 0 : square_sum(local[i]));
+    counted.push_back(shard.replica ? at::Tensor() : local[i]);
   }
-  at::Tensor totals = at::tensor(sums, at::kDouble);
+  at::Tensor totals = at::tensor(square_sums(counted), at::kDouble);
   engine_->sum_over_ranks(totals, "norms of tensors");
   return totals.sqrt_();
 }

@@ -215,7 +215,7 @@ class EvalRun {
 
   int run() {
     open();
-    eager::before_meeting(recipe(), ranks_, [&] { prepare(); });
+    eager::before_meeting(eager::run_timeout(recipe()), ranks_, [&] { prepare(); });
     meet();
     try {
       return eager::guarded([&] { return evaluate(); }, *mesh_, [] { return "evaluating"; },
@@ -230,7 +230,7 @@ class EvalRun {
   const recipe::Recipe& recipe() const { return trained_.recipe; }
 
   void open() {
-    eager::before_meeting(recipe::Recipe(), ranks_, [&] {
+    eager::before_meeting(eager::run_timeout(recipe::Recipe()), ranks_, [&] {
       trained_ = eager::open_trained_model(job_.checkpoint, ranks_.world, job_.sets, warn_);
       check_classifier(trained_, job_);
     });

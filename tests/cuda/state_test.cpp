@@ -6,22 +6,12 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "../train/small_run.h"
+#include "checkpoint_bytes.h"
 #include "gpu.h"
-#include "tessera/base/file.h"
 
 namespace tessera::train {
 namespace {
 namespace fs = std::filesystem;
-
-/// The bytes of a checkpoint's file of tensors: parameters, buffers, optimizer, averages.
-std::string tensors_of(const fs::path& checkpoint) {
-  std::string bytes;
-  for (const auto& entry : fs::directory_iterator(checkpoint)) {
-    if (entry.path().extension() == ".safetensors") bytes += read_file(entry.path());
-  }
-  EXPECT_GT(bytes.size(), 10'000U) << checkpoint;
-  return bytes;
-}
 
 /// Loads `from` on the device, makes steps up to `until`, saves into `to`; returns that checkpoint.
 fs::path pass_on(at::Device device, const recipe::Recipe& recipe, const fs::path& from, int64_t until,
@@ -50,10 +40,11 @@ TEST(CudaState, CheckpointsFromGpuToCpuToGpuAreBitwise) {
     const fs::path trained = pass_on(gpu, recipe, {}, 3, in("gpu"));
     const fs::path of_cpu = pass_on(at::kCPU, recipe, trained, 3, in("cpu"));
     const fs::path again = pass_on(gpu, recipe, of_cpu, 3, in("gpu-again"));
-    EXPECT_EQ(tensors_of(of_cpu), tensors_of(trained));
-    EXPECT_EQ(tensors_of(again), tensors_of(trained));
+    EXPECT_EQ(testing::tensor_bytes(of_cpu), testing::tensor_bytes(trained));
+    EXPECT_EQ(testing::tensor_bytes(again), testing::tensor_bytes(trained));
     // The comparison sees a step.
-    EXPECT_NE(tensors_of(pass_on(gpu, recipe, of_cpu, 4, in("later"))), tensors_of(trained));
+    EXPECT_NE(testing::tensor_bytes(pass_on(gpu, recipe, of_cpu, 4, in("later"))),
+              testing::tensor_bytes(trained));
   }
 }
 

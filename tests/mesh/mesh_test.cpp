@@ -400,6 +400,28 @@ TEST(WholeTensors, AreBroadcastAndSummedInAnyDtypeAndSize) {
   }
 }
 
+// A transport of the host's memory would read addresses of the device.
+TEST(WholeTensors, OfADeviceThatIsNotConnectedAreRefused) {
+  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
+    mesh::Group& world = mesh.world();
+    EXPECT_TRUE(world.moves(at::kCPU));
+    EXPECT_FALSE(world.moves(at::kMeta));
+    at::Tensor values = at::zeros({4}, at::TensorOptions().device(at::kMeta));
+    const std::string error =
+        "[mesh.collective] the tensor of values is on meta, but the ranks were connected to exchange tensors "
+        "in "
+        "host memory; choose the GPU before connecting (library::ConnectOptions::device), or pass "
+        "values.cpu()";
+    EXPECT_EQ(error_text([&] { world.sum(values, "values"); }), error);
+    EXPECT_EQ(error_text([&] { world.broadcast(values, 0, "values"); }), error);
+    EXPECT_EQ(error_text([&] { world.all_reduce(values, "values"); }), error);
+    EXPECT_EQ(error_text([&] { world.all_gather(values, values.narrow(0, 0, 2), "values"); }), error);
+    EXPECT_EQ(error_text([&] { world.reduce_scatter(values.narrow(0, 0, 2), values, at::kFloat, "values"); }),
+              error);
+    EXPECT_EQ(error_text([&] { world.gather_rows(values, std::vector<int64_t>{4, 4}, "values"); }), error);
+  });
+}
+
 // Larger than what travels at once.
 TEST(WholeTensors, AreBroadcastAndSummedInWindows) {
   testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {

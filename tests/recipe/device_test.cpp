@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/recipe/choose_device.h"
+#include "tessera/recipe/recipe.h"
 #include "tests/error_text.h"
 
 namespace tessera::recipe {
@@ -43,6 +44,23 @@ TEST(Device, ErrorsSayWhatToInstall) {
         "[recipe.device] 2 ranks on this host, but only 1 GPU: expected a GPU for each rank; start at most "
         "1 rank on this host, or set run.device = \"cpu\" (for tests: run.share_gpu = true)");
   }
+}
+
+TEST(Device, ErrorsNameTheSettingsOfTheCaller) {
+  const DeviceSettings settings{.where = "library.connect", .cuda = "a", .cpu = "b", .share = "c"};
+  const auto error = [&](const FoundGpus& found, int64_t local_world) {
+    return error_text([&] { choose_gpu(DeviceKind::kCuda, found, {0, local_world}, false, settings); });
+  };
+  EXPECT_EQ(error(kNoPlugin, 1),
+            "[library.connect] a needs the CUDA plug-in, found no libtessera_cuda.so in /lib; build it with "
+            "CUDA=1 ./dev build (needs nvcc of the CUDA 13 toolkit), or set b");
+  EXPECT_EQ(
+      error(kNoGpu, 1),
+      "[library.connect] a, but no GPU was found: expected a GPU with NVIDIA's driver of release 580 or "
+      "later (CUDA 13); check nvidia-smi and CUDA_VISIBLE_DEVICES, or set b");
+  EXPECT_EQ(error({"", 1}, 2),
+            "[library.connect] 2 ranks on this host, but only 1 GPU: expected a GPU for each rank; start at "
+            "most 1 rank on this host, or set b (for tests: c)");
 }
 
 TEST(Device, IsSharedWhereAskedFor) {

@@ -43,19 +43,22 @@ struct Training {
   bool same_samples = false;  // every rank and micro-batch has them all: 1, 2, 4 of them reorder no sum
   bool clip = true;
   MakeOptimizer optimizer = sgd;
+  at::Device device = at::kCPU;
 };
 
 /// Mean loss of `count` samples from `begin`. BatchNorm in eval mode keeps samples independent.
 inline at::Tensor loss_of(ForeignNet& net, int64_t begin, int64_t count) {
   const at::Tensor extra = normal("extra", {kBatch, 3}), goal = normal("goal", {kBatch, ForeignNet::kTokens}),
                    tokens = at::arange(kBatch).remainder(ForeignNet::kTokens);
-  const at::Tensor out = net.forward(tokens.narrow(0, begin, count), extra.narrow(0, begin, count));
-  return (out.to(at::kFloat) - goal.narrow(0, begin, count)).square().sum(1).mean();
+  const at::Device device = net.scale.device();
+  const auto part = [&](const at::Tensor& whole) { return whole.narrow(0, begin, count).to(device); };
+  const at::Tensor out = net.forward(part(tokens), part(extra));
+  return (out.to(at::kFloat) - part(goal)).square().sum(1).mean();
 }
 
 inline void put_whole(Result& result, torch::nn::Module& net) {
   for (const auto& entry : net.named_parameters()) {
-    result.parameters[entry.key()] = entry.value().detach().to(at::kFloat).clone();
+    result.parameters[entry.key()] = entry.value().detach().to(at::kCPU, at::kFloat).clone();
   }
 }
 
@@ -100,6 +103,7 @@ inline Result sharded(mesh::Mesh& mesh, const shard::FullyShardOptions& options,
   if (mesh.rank() == 0) set_values(*net);  // the others are given rank 0's
   net->eval();
   net->recomputes = training.recompute;
+  net->to(training.device);
   shard::ShardedModule module(net, mesh, options);
   const auto optimizer = training.optimizer(module.parameters());
   const int64_t parts = mesh.world_size() * training.accumulation;

@@ -380,15 +380,21 @@ TEST(Refused, ParametersThatCannotBeTrained) {
             "floating-point dtype");
   auto elsewhere = std::make_shared<Odd>();
   elsewhere->register_parameter("weight", at::zeros({3}, at::TensorOptions().device(at::kMeta)));
-  EXPECT_EQ(error_text([&] { ShardedModule(elsewhere, *mesh); }),
-            "[shard.ShardedModule] parameter weight is on meta: expected a network in host memory; call "
-            "module->to(at::kCPU) before wrapping: ShardedModule computes on the CPU");
+  EXPECT_EQ(
+      error_text([&] { ShardedModule(elsewhere, *mesh); }),
+      "[shard.ShardedModule] parameter weight is on meta: expected a network in host memory or on a GPU; "
+      "call module->to(library::device()) before wrapping");
   auto buffer = std::make_shared<Odd>();
   buffer->register_buffer("mean", at::zeros({3}, at::TensorOptions().device(at::kMeta)));
   EXPECT_EQ(error_text([&] {
               ShardedModule(buffer, *mesh);
             }).find("[shard.ShardedModule] buffer mean is on meta: "),
             0U);
+  buffer->register_parameter("weight", at::zeros({3}));
+  EXPECT_EQ(
+      error_text([&] { ShardedModule(buffer, *mesh); }),
+      "[shard.ShardedModule] buffer mean is on meta, but parameter weight on cpu: expected a network on "
+      "one device; call module->to(device) before wrapping");
 }
 
 // LibTorch's archive reads storages without calling an operation.
