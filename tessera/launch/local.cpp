@@ -38,7 +38,7 @@ void say(const std::string& line) {
 }
 
 /// SIGCHLD and kStopSignals arrive through a descriptor; SIGHUP and SIGPIPE are ignored. Undone at the
-/// end.
+/// end. Another thread of this process may take a signal and drop it, so nothing relies on SIGCHLD.
 class Signals {
  public:
   Signals() {
@@ -67,15 +67,21 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  /// Sleeps until a signal or `until`. Returns the stop signals that came.
-  std::vector<int> wait(std::optional<Clock::time_point> until) const {
+  /// Sleeps until a signal, until one of `endings` can be read, or until `until`. Returns the stop signals
+  /// that came.
+  std::vector<int> wait(const std::vector<int>& endings, std::optional<Clock::time_point> until) const {
+    constexpr int kLook = 200;  // milliseconds, where a rank has no descriptor
     int milliseconds = -1;
     if (until) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*until - Clock::now()).count();
       milliseconds = static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000));
     }
-    pollfd descriptor{fd_, POLLIN, 0};
-    ::poll(&descriptor, 1, milliseconds);
+    std::vector<pollfd> descriptors = {{fd_, POLLIN, 0}};
+    for (const int ending : endings) {
+      descriptors.push_back({ending, POLLIN, 0});
+      if (ending < 0) milliseconds = milliseconds < 0 ? kLook : std::min(milliseconds, kLook);
+    }
+    ::poll(descriptors.data(), descriptors.size(), milliseconds);
     std::vector<int> stops;
     for (signalfd_siginfo info{}; ::read(fd_, &info, sizeof info) == sizeof info;) {
       if (info.ssi_signo != SIGCHLD) stops.push_back(static_cast<int>(info.ssi_signo));
@@ -129,13 +135,20 @@ class Crew {
       if (!running()) return exit_code();
       if (!killed_ && !failures_.empty() && now >= grace_end()) kill_late_ones();
       if (killed_ && now >= *killed_ + kReaping) return give_up();
-      for (const int signal : signals_.wait(next_deadline())) stop(signal);
+      for (const int signal : signals_.wait(endings(), next_deadline())) stop(signal);
     }
   }
 
  private:
   bool running() const {
     return std::any_of(ranks_.begin(), ranks_.end(), [](const auto& rank) { return rank->running(); });
+  }
+  /// Of the ranks that run.
+  std::vector<int> endings() const {
+    std::vector<int> descriptors;
+    for (const auto& rank : ranks_)
+      if (rank->running()) descriptors.push_back(rank->ending_fd());
+    return descriptors;
   }
   Clock::time_point grace_end() const { return failures_.first_death() + grace_; }
   Clock::time_point verdict_time() const { return failures_.verdict_time(grace_end()); }

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -186,9 +187,11 @@ RankProcess::RankProcess(const RankStart& start) : rank_(start.rank), log_(start
     ::waitpid(pid_, nullptr, 0);
     cannot(start, "running " + image.words[0], error);
   }
+  ending_fd_ = static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0));  // closed by exec; from Linux 5.3 on
 }
 
 RankProcess::~RankProcess() {
+  if (ending_fd_ >= 0) ::close(ending_fd_);
   if (!running_) return;
   kill();
   ::waitpid(pid_, nullptr, 0);

@@ -43,6 +43,8 @@ class RankProcess {
   pid_t pid() const { return pid_; }
   bool running() const { return running_; }
   const Ending& ending() const { return ending_; }  // once it runs no more
+  /// Can be read once it has ended, for poll(2); below 0 where the system has no such descriptor left.
+  int ending_fd() const { return ending_fd_; }
   const std::filesystem::path& log() const { return log_; }
   /// The last lines this process wrote to its log, on one line; earlier runs' lines in the same file are left
   /// out.
@@ -61,6 +63,7 @@ class RankProcess {
   std::filesystem::path log_;
   off_t log_start_ = 0;
   pid_t pid_ = -1;
+  int ending_fd_ = -1;
   bool running_ = false;
   Ending ending_;
 };

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <fstream>
+#include <thread>
 
 #include "tessera/base/error.h"
 #include "tessera/launch/launch.h"
@@ -90,6 +91,19 @@ TEST(Local, ManyMoreRanksThanCores) {
   EXPECT_EQ(parent.wait(), 0);
   EXPECT_EQ(parent.err(), concat("warning: [launch.local] 40 ranks share ", available_cores(),
                                  available_cores() == 1 ? " core" : " cores", ": this works, but slowly\n"));
+}
+
+/// The kernel may give SIGCHLD to any thread that has not blocked it, and there it is dropped.
+TEST(Local, EndsOfRanksAreSeenInAProgramWithThreads) {
+  std::vector<std::jthread> others;
+  for (int i = 0; i < 4; ++i)
+    others.emplace_back([](const std::stop_token& stopped) {
+      while (!stopped.stop_requested()) nap(10);
+    });
+  LocalOptions options;
+  options.procs = 2;
+  options.program = "sleep";
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(run_local(options, {"0.1"}), 0);
 }
 
 TEST(Local, RanksMeetAtThePortAndItIsClosedAfterwards) {
