@@ -444,7 +444,8 @@ def two_ranks(kit):
 
 # name, step, seconds that must be left for it to begin
 STEPS = [("facts", facts, 5), ("comparisons", comparisons, 10), ("number", first_number, 30), ("peaks", peaks, 10),
-         ("tests", gpu_tests, 30), ("layouts", layouts, 30), ("plan", plan, 40), ("pretended", pretended, 40), ("graphs", graphs, 20), ("switches", switches, 20), ("kernels", kernel_table, 15),
+         ("tests", gpu_tests, 30), ("layouts", layouts, 30), ("plan", plan, 40), ("pretended", pretended, 40), ("graphs", graphs, 20),
+         ("switches", switches, 20), ("kernels", kernel_table, 15),
          ("sanitizer", sanitizer, 60), ("counters", counters, 40), ("compiled", compiled_peer, 60), ("sizes", other_sizes, 20),
          ("jpegs", jpegs, 20), ("ranks", two_ranks, 20), ("tuned", tuned_peer, 90)]
 
