@@ -8,6 +8,9 @@
 
 namespace tessera::profile {
 
+/// Seconds in which the host queues an update: some launches.
+inline constexpr double kUpdateHeadStart = 0.01;
+
 /// One thread. Does nothing on the CPU.
 class HeadStart {
  public:

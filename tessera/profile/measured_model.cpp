@@ -17,8 +17,6 @@
 namespace tessera::profile {
 namespace {
 
-constexpr double kUpdateHeadStart = 0.01;  // seconds: an update is some launches
-
 plan::Plan measured_plan(const recipe::Recipe& recipe, const MeasuredLayout& layout) {
   const bool recomputes = layout.recompute != plan::Recompute::kNone;
   plan::Plan plan = plan::uniform_plan(recipe.model, layout.tensor, plan::Level::kReplicate, recomputes,

@@ -145,7 +145,7 @@ class MeasuringRank {
       const double third = backward_seconds(model.micro_batch(input, /*last=*/true));
       model.forget_gradients();
       if (round == 0) continue;
-      found_.optimizer.push_back(update / values);
+      found_.optimizer.push_back(std::max(0.0, update - settings_.step_end) / values);
       found_.widen.push_back((first - as_made) / values);
       found_.accumulate.push_back(((second + third) / 2 - as_made) / values);
     }

@@ -20,6 +20,8 @@ struct PassSettings {
   int64_t ranks = 1;    // of this host, which compute the same at the same time
   int64_t threads = 1;  // of a rank
   MeasuredDevice on = {};
+  /// Seconds of a measured update that are not for its values: on a device, measure_step_end().
+  double step_end = 0;
 };
 
 struct PassTimes {

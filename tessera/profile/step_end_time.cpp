@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/median.h"
 #include "tessera/eager/device.h"
@@ -15,8 +14,10 @@
 #include "tessera/eager/task.h"
 #include "tessera/mesh/thread_ranks.h"
 #include "tessera/plan/spans.h"
+#include "tessera/profile/head_start.h"
 #include "tessera/profile/lone_rank.h"
 #include "tessera/profile/measured_model.h"
+#include "tessera/profile/moment.h"
 
 namespace tessera::profile {
 namespace {
@@ -42,6 +43,7 @@ std::vector<double> step_ends(const recipe::Recipe& recipe, const plan::Plan& pl
                               int64_t rounds, c10::Device device) {
   const auto state = eager::assemble(recipe, plan, mesh, /*with_optimizer=*/true, device);
   const eager::DeviceInput::Input input = random_input(recipe.model, 2, device);
+  HeadStart head_start(device);
   std::vector<double> seconds;
   for (int64_t round = 0; round <= rounds; ++round) {
     const at::Tensor logits = eager::forward(*state, input, /*training=*/true, /*key=*/1);
@@ -49,14 +51,16 @@ std::vector<double> step_ends(const recipe::Recipe& recipe, const plan::Plan& pl
     state->sharded->backward(loss, /*last=*/true);
     mesh.world().barrier("profile");
     eager::wait_for(device);
-    const auto start = std::chrono::steady_clock::now();
+    head_start.queue(kUpdateHeadStart);
+    const Moment begin(device);
     eager::StepEnd end(*state, loss.detach().to(at::kDouble), {}, mesh);
     const loop::UpdateSettings settings = measured_update(recipe);
     end.values(settings);
     end.finish(/*is_used=*/true, settings);
     state->sharded->parameters_changed();
+    const Moment ended(device);
     eager::wait_for(device);
-    if (round > 0) seconds.push_back(seconds_since(start));
+    if (round > 0) seconds.push_back(begin.seconds_to(ended));
   }
   return seconds;
 }

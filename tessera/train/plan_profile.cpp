@@ -245,17 +245,18 @@ int plan_profile(const PlanProfileJob& job) {
   planner::Profile profile = described(what);
   if (what.prints()) print_head(what, profile);
 
+  profile.step_seconds = profile::measure_step_end(job.recipe, what.scope.ranks, job.rounds, device);
   const profile::PassSettings passes{job.recipe,
                                      what.scope.tensor,
                                      what.scope.batches,
                                      job.rounds,
                                      what.scope.ranks,
                                      what.threads,
-                                     {device, profile.provenance.keeps_activations}};
+                                     {device, profile.provenance.keeps_activations},
+                                     device.is_cpu() ? 0 : profile.step_seconds};
   measure_units(what, passes, &profile);
   if (device.is_cpu() && !job.machine) measure_messages(what, passes, &profile);
   profile.data_seconds = measure_data(what);
-  profile.step_seconds = profile::measure_step_end(job.recipe, what.scope.ranks, job.rounds, device);
   if (what.prints()) print_rest(profile);
 
   const std::string json = planner::to_json(profile);
