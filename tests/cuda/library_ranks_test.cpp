@@ -7,8 +7,9 @@
 #include <torch/utils.h>
 #include <unistd.h>
 
-#include <fstream>
-#include <sstream>
+#include <array>
+#include <cstdio>
+#include <future>
 
 #include "../shard/foreign_training.h"
 #include "checkpoint_bytes.h"
@@ -27,27 +28,51 @@ namespace {
 using shard::FullyShardOptions, shard::Level, shard::Offload, shard::ShardedModule;
 using testing::ForeignNet, testing::Training;
 
-constexpr unsigned kSecondsOfARank = 45, kSecondsInRehearsal = 240;
+/// Of a rank, to its end.
+std::string seconds_of_a_rank() { return testing::rehearses() ? "240" : "45"; }
 
 bool is_rank() { return launch::ranks_from_environment().world > 1; }
 
-/// Starts the current test once more, as two ranks. As processes: autograd has one thread for a GPU in each
-/// process, and ranks in one process would wait in it for each other.
-void run_again_as_two_ranks() {
-  const TemporaryFolder logs("tessera-cuda-ranks");
-  const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();
-  launch::LocalOptions ranks;
-  ranks.log_dir = logs.path();
-  const int code = launch::run_local(
-      ranks, {concat("--gtest_filter=", test.test_suite_name(), ".", test.name()), "--gtest_brief=1"});
-  std::ostringstream log_of_rank_1;
-  log_of_rank_1 << std::ifstream(logs.path() / "rank-1.log").rdbuf();
-  EXPECT_EQ(code, 0) << log_of_rank_1.str();
+struct Ended {
+  int status = -1;
+  std::string output;
+};
+
+/// The current test once more, in a process that is one of two ranks.
+Ended run_again(int rank, uint16_t port, const std::string& test) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  const std::string command =
+      concat("RANK=", rank, " LOCAL_RANK=", rank, " WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 ",
+             "MASTER_PORT=", port, " timeout -k 5 ", seconds_of_a_rank(), " '", program,
+             "' --gtest_brief=1 --gtest_filter=", test, " 2>&1");
+  Ended ended;
+  FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return ended;
+  std::array<char, 4096> buffer{};
+  while (const size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    ended.output.append(buffer.data(), got);
+  ended.status = ::pclose(pipe);
+  return ended;
 }
 
-/// In a rank. It ends by itself where it waits for ever.
+/// The same as both ranks. As processes: autograd has one thread for a GPU in each process, and ranks in one
+/// process would wait in it for each other.
+void run_again_as_two_ranks() {
+  const ::testing::TestInfo& current = *::testing::UnitTest::GetInstance()->current_test_info();
+  const std::string test = concat(current.test_suite_name(), ".", current.name());
+  uint16_t port = 0;
+  ::close(testing::listen_on_loopback(&port));
+  std::vector<std::future<Ended>> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.push_back(std::async(std::launch::async, run_again, rank, port, test));
+  for (auto& rank : ranks) {
+    const Ended ended = rank.get();
+    EXPECT_EQ(ended.status, 0) << ended.output;
+  }
+}
+
+/// In a rank.
 std::unique_ptr<mesh::Mesh> connect(const library::PipelineOptions& pipeline = {}) {
-  ::alarm(testing::rehearses() ? kSecondsInRehearsal : kSecondsOfARank);
   library::ConnectOptions options;
   options.timeout = std::chrono::seconds(testing::rehearses() ? 120 : 20);
   options.pipeline = pipeline;
