@@ -59,6 +59,10 @@ class RandomMachines {
         const double latency = between(0, 0.1), bandwidth = speed * between(0.5, 2);
         profile.links.push_back(
             {operation, kind, own_time_ ? "shared memory" : "TCP", 2, latency, bandwidth, 0, {}});
+        if (operation != std::string("exchange") || own_time_ || kind == std::string("strided")) continue;
+        const auto seconds = [&](double bytes) { return latency + bytes / bandwidth; };
+        profile.links.back().in_pieces = {
+            {2, {{1000, seconds(1000), seconds(0)}, {100'000, seconds(100'000), 0.3 * seconds(100'000)}}}};
       }
     }
     profile.compute_slowdown = between(1, 1.6);
