@@ -11,9 +11,11 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/median.h"
 #include "tessera/mesh/thread_ranks.h"
 #include "tessera/planner/link_line.h"
 #include "tessera/profile/over_ranks.h"
@@ -253,9 +255,14 @@ planner::LinkTimes::InPieces piece_times(int64_t pieces,
       return mean_of_slowest(times);
     };
     int64_t bytes = 0;
-    for (const auto& rank : of_ranks) bytes = std::max(bytes, rank[size].alone.bytes);
+    std::vector<double> products;  // of any rank, as times of units are: waits for a slower one are exposed
+    for (const auto& rank : of_ranks) {
+      bytes = std::max(bytes, rank[size].alone.bytes);
+      const std::vector<double>& seconds = rank[size].products.seconds;
+      products.insert(products.end(), seconds.begin(), seconds.end());
+    }
     found.samples.push_back({bytes, mean(&PieceTimes::alone),
-                             std::max(mean(&PieceTimes::together) - mean(&PieceTimes::products), 0.0)});
+                             std::max(mean(&PieceTimes::together) - median(std::move(products)), 0.0)});
   }
   return found;
 }

@@ -68,7 +68,8 @@ std::vector<PieceTimes> time_pieces(mesh::Mesh& mesh, mesh::Group& group, const 
 planner::LinkTimes link_times(planner::LinkTimes link,
                               const std::vector<std::vector<MessageTimes>>& of_ranks);
 
-/// The same of exchanges in pieces: means of the slowest ranks, alone and beyond the products beside them.
+/// The same of exchanges in pieces: means of the slowest ranks, alone and beyond the median products, so that
+/// waiting for a slower rank is exposed.
 planner::LinkTimes::InPieces piece_times(int64_t pieces,
                                          const std::vector<std::vector<PieceTimes>>& of_ranks);
 
