@@ -101,7 +101,7 @@ double Candidates::best() const {
                               : result_.best.front().seconds_per_image();
 }
 
-bool Candidates::is_time_up() const { return seconds_since(start_) > question_.seconds; }
+bool Candidates::is_time_up(double share) const { return seconds_since(start_) > share * question_.seconds; }
 
 SearchResult Candidates::take() {
   result_.seconds = seconds_since(start_);

@@ -40,7 +40,8 @@ class Candidates {
   double best() const;
   /// Plans of which the answer consists so far.
   size_t kept() const { return result_.best.size(); }
-  bool is_time_up() const;
+  /// Has so much of SearchQuestion::seconds passed?
+  bool is_time_up(double share = 1) const;
   SearchResult take();
   void count_bound() { ++result_.bounded; }
 

@@ -365,6 +365,13 @@ Profile with_bandwidth(Profile profile, double factor) {
     link.bytes_per_second *= factor;
     for (LinkTimes::Sample& sample : link.samples)
       sample.seconds += std::max(sample.seconds - link.latency, 0.0) * (1 / factor - 1);
+    for (LinkTimes::InPieces& in_pieces : link.in_pieces) {
+      for (LinkTimes::InPieces::Sample& sample : in_pieces.samples) {
+        const double more = std::max(sample.seconds - link.latency, 0.0) * (1 / factor - 1);
+        sample.seconds += more;
+        sample.exposed = std::max(sample.exposed + more / static_cast<double>(in_pieces.pieces), 0.0);
+      }
+    }
   }
   return profile;
 }

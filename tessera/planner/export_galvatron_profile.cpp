@@ -87,6 +87,8 @@ class Exporter {
     }
     if (links_.size() < profile_.links.size())
       note("slower transports: Galvatron has one time for each group");
+    if (std::ranges::any_of(profile_.links, [](const LinkTimes& link) { return !link.in_pieces.empty(); }))
+      note("exchanges in pieces: Galvatron's exchanges hide nothing");
   }
 
   void note_other(const char* messages, const std::string& kind, int64_t ranks) {

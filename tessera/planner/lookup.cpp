@@ -17,6 +17,19 @@ double on_line(double at, std::pair<double, double> first, std::pair<double, dou
   return std::max(first.second + slope * (at - first.first), 0.0);
 }
 
+/// Piecewise linear between the samples; beyond them the nearest segment goes on. Requires: two samples.
+template <class Sample>
+double interpolated(const std::vector<Sample>& samples, double bytes, double Sample::*value) {
+  auto above = std::ranges::lower_bound(
+      samples, bytes, {}, [](const Sample& sample) { return static_cast<double>(sample.bytes); });
+  if (above == samples.begin()) ++above;
+  if (above == samples.end()) --above;
+  const auto point = [value](const Sample& sample) {
+    return std::pair(static_cast<double>(sample.bytes), sample.*value);
+  };
+  return on_line(bytes, point(*std::prev(above)), point(*above));
+}
+
 bool is_of_host(const std::string& kind) { return kind == "adjacent" || kind == "strided"; }
 
 }  // namespace
@@ -26,14 +39,15 @@ double LinkCost::seconds(double bytes, double messages) const {
   const std::vector<LinkTimes::Sample>& samples = times->samples;
   const double each = bytes / messages;
   if (samples.size() < 2) return messages * (times->latency + each / times->bytes_per_second);
-  auto above = std::ranges::lower_bound(
-      samples, each, {}, [](const LinkTimes::Sample& sample) { return static_cast<double>(sample.bytes); });
-  if (above == samples.begin()) ++above;
-  if (above == samples.end()) --above;
-  const auto point = [](const LinkTimes::Sample& sample) {
-    return std::pair(static_cast<double>(sample.bytes), sample.seconds);
+  return messages * interpolated(samples, each, &LinkTimes::Sample::seconds);
+}
+
+ExchangeCost::Seconds ExchangeCost::seconds(double bytes, double messages) const {
+  using Sample = LinkTimes::InPieces::Sample;
+  const auto of = [&](double Sample::*value) {
+    return messages * interpolated(in_pieces->samples, bytes / messages, value);
   };
-  return messages * on_line(each, point(*std::prev(above)), point(*above));
+  return {of(&Sample::seconds), of(&Sample::exposed)};
 }
 
 UnitTable::UnitTable(const Profile& profile) : is_assumed_(profile.provenance.is_assumed()) {
@@ -113,6 +127,19 @@ LinkCost LinkTable::of_group(const std::string& operation, const plan::Span& spa
   const auto [at, is_new] = places_.try_emplace({span, stage});
   if (is_new) at->second = place_of(span, stage);
   return find(operation, at->second);
+}
+
+ExchangeCost LinkTable::exchange(const plan::Span& span, int64_t stage, int64_t pieces) {
+  ExchangeCost cost{.link = of_group("exchange", span, stage)};
+  if (cost.link.own_time || pieces == 1) return cost;
+  cost.pieces = static_cast<double>(pieces);
+  for (const LinkTimes::InPieces& measured : cost.link.times->in_pieces) {
+    if (measured.pieces <= pieces) cost.in_pieces = &measured;
+  }
+  if (cost.in_pieces == nullptr && profile_.provenance.names_machine())
+    assumptions_.insert(
+        "exchanges in several pieces: measured one after the other; run tessera plan profile again");
+  return cost;
 }
 
 LinkCost LinkTable::between(int64_t from_stage, int64_t to_stage) {

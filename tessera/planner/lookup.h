@@ -61,6 +61,19 @@ struct LinkCost {
   double seconds(double bytes, double messages = 1) const;
 };
 
+/// How a tensor group exchanges activations.
+struct ExchangeCost {
+  LinkCost link;
+  double pieces = 1;                               // 1 where the rank copies by itself
+  const LinkTimes::InPieces* in_pieces = nullptr;  // what was measured of pieces; null: nothing
+  struct Seconds {
+    double alone = 0;    // with nothing beside it
+    double exposed = 0;  // see LinkTimes::InPieces
+  };
+  /// Of `messages` that carry `bytes` together, in equal parts; as LinkCost::seconds(). Requires: in_pieces.
+  Seconds seconds(double bytes, double messages) const;
+};
+
 /// Times of messages by operation and group.
 class LinkTable {
  public:
@@ -69,6 +82,8 @@ class LinkTable {
   /// Of the groups of a span in a stage; if one of them has ranks of several hosts, of such. Errors:
   /// UserError that names what the profile lacks.
   LinkCost of_group(const std::string& operation, const plan::Span& span, int64_t stage);
+  /// Of tensor groups, as of_group(). `pieces`: of a pass; of fewer, if no more were measured.
+  ExchangeCost exchange(const plan::Span& span, int64_t stage, int64_t pieces);
   /// Between the ranks of a stage and those of another.
   LinkCost between(int64_t from_stage, int64_t to_stage);
   /// StepTime::assumptions.

@@ -45,6 +45,20 @@ struct LinkTimes {
   };
   std::vector<Sample> samples = {};  // by increasing bytes
   int64_t in_host = 1;               // kHosts: ranks of the group on each host
+  /// An exchange in several messages that are under way together, as layers make it (parallel/in_pieces.cpp):
+  /// their latencies pass at the same time.
+  struct InPieces {
+    int64_t pieces = 2;
+    struct Sample {
+      int64_t bytes = 0;   // that each rank sends, of all pieces
+      double seconds = 0;  // with nothing beside it
+      double exposed = 0;  // that remain beside products of at least `seconds`, slowdowns included
+      bool operator==(const Sample&) const = default;
+    };
+    std::vector<Sample> samples = {};  // at least two, by increasing bytes
+    bool operator==(const InPieces&) const = default;
+  };
+  std::vector<InPieces> in_pieces = {};  // by increasing pieces; of "exchange" alone
   bool operator==(const LinkTimes&) const = default;
 };
 

@@ -55,6 +55,12 @@ Json to_json(const LinkTimes& link) {
   json["samples"] = Json::array();
   for (const LinkTimes::Sample& sample : link.samples)
     json["samples"].push_back({{"bytes", sample.bytes}, {"seconds", sample.seconds}});
+  for (const LinkTimes::InPieces& measured : link.in_pieces) {
+    Json samples = Json::array();
+    for (const auto& [bytes, seconds, exposed] : measured.samples)
+      samples.push_back({{"bytes", bytes}, {"seconds", seconds}, {"exposed", exposed}});
+    json["in_pieces"].push_back({{"pieces", measured.pieces}, {"samples", samples}});
+  }
   return json;
 }
 
@@ -108,10 +114,39 @@ UnitTimes unit_of(const JsonFields& fields, const Json& json, const std::vector<
   return unit;
 }
 
+/// Bytes of the next entry of a list.
+template <class Sample>
+int64_t bytes_of(const JsonFields& fields, const Json& json, const std::vector<Sample>& before) {
+  return fields.integer(json, "bytes", before.empty() ? 1 : before.back().bytes + 1, kMostBytes);
+}
+
+void read_pieces(const JsonFields& fields, const Json& json, LinkTimes& link) {
+  if (link.operation != "exchange")
+    fields.fail(concat("a link of operation \"", link.operation, "\" has \"in_pieces\""),
+                "operation \"exchange\"");
+  for (const Json& one : list_of(fields, json, "in_pieces")) {
+    fields.keys(one, "an entry of \"in_pieces\"", {"pieces", "samples"});
+    LinkTimes::InPieces measured;
+    const int64_t least = link.in_pieces.empty() ? 2 : link.in_pieces.back().pieces + 1;
+    measured.pieces = fields.integer(one, "pieces", least, kMostImages);
+    for (const Json& sample : list_of(fields, one, "samples")) {
+      fields.keys(sample, "a sample", {"bytes", "seconds", "exposed"});
+      measured.samples.push_back({bytes_of(fields, sample, measured.samples),
+                                  fields.number_above(sample, "seconds", 0),
+                                  fields.number_of_at_least(sample, "exposed", 0)});
+    }
+    if (measured.samples.size() < 2)
+      fields.fail(
+          concat("\"in_pieces\" has ", measured.samples.size(), " samples of ", measured.pieces, " pieces"),
+          "at least 2");
+    link.in_pieces.push_back(std::move(measured));
+  }
+}
+
 LinkTimes link_of(const JsonFields& fields, const Json& json) {
   fields.keys(json, "a link",
               {"operation", "kind", "transport", "ranks", "latency", "bytes_per_second", "spread", "samples"},
-              {"in_host"});
+              {"in_host", "in_pieces"});
   LinkTimes link;
   link.operation = kOperations[fields.choice_of_names(json, "operation", kOperations)];
   link.kind = kLinkKinds[fields.choice_of_names(json, "kind", kLinkKinds)];
@@ -127,10 +162,9 @@ LinkTimes link_of(const JsonFields& fields, const Json& json) {
   link.spread = fields.number_of_at_least(json, "spread", 0);
   for (const Json& one : list_of(fields, json, "samples")) {
     fields.keys(one, "a sample", {"bytes", "seconds"});
-    const int64_t least = link.samples.empty() ? 1 : link.samples.back().bytes + 1;
-    link.samples.push_back(
-        {fields.integer(one, "bytes", least, kMostBytes), fields.number_above(one, "seconds", 0)});
+    link.samples.push_back({bytes_of(fields, one, link.samples), fields.number_above(one, "seconds", 0)});
   }
+  if (json.contains("in_pieces")) read_pieces(fields, json, link);
   return link;
 }
 

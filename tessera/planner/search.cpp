@@ -53,9 +53,15 @@ class Search {
   }
 
   SearchResult run() {
-    std::vector<Uniform> uniform = all_uniform();
-    std::ranges::sort(uniform, {}, &Uniform::bound);
-    double open = try_uniform(uniform);
+    std::vector<Uniform> uniform;
+    double open = std::numeric_limits<double>::infinity();
+    do {
+      std::vector<Uniform> more = next_uniform();
+      std::ranges::sort(more, {}, &Uniform::bound);
+      open = std::min(open, try_uniform(more));
+      uniform.insert(uniform.end(), more.begin(), more.end());
+    } while (bounded_ < frames_.size() && (candidates_.kept() == 0 || !candidates_.is_time_up()));
+    if (bounded_ < frames_.size()) open = 0;  // nothing is known of the others
     if (question_.layer_by_layer) open = std::min(open, try_layers());
     if (candidates_.best() == std::numeric_limits<double>::infinity()) try_smallest(std::move(uniform));
     const bool timed_out = candidates_.is_time_up();
@@ -142,9 +148,13 @@ class Search {
     return most;
   }
 
-  std::vector<Uniform> all_uniform() {
+  /// Of the frames that are not bounded yet, until a part of the time is over: the rest is for plans.
+  std::vector<Uniform> next_uniform() {
+    constexpr double kShareOfBounds = 0.5;
     std::vector<Uniform> all;
-    for (size_t f = 0; f < frames_.size(); ++f) {
+    for (; bounded_ < frames_.size(); ++bounded_) {
+      if (!all.empty() && candidates_.is_time_up(kShareOfBounds)) break;
+      const size_t f = bounded_;
       const Frame& frame = frames_[f];
       ChoiceWorks& works = works_of(frame.stages);
       for (size_t c = 0; c < works.choices().all.size(); ++c) {
@@ -211,8 +221,9 @@ class Search {
 
   double try_layers() {
     std::vector<std::pair<double, size_t>> by_bound;
-    for (size_t f = 0; f < frames_.size(); ++f) {
+    for (size_t f = 0; f < bounded_; ++f) {
       if (frames_[f].virtual_stages > 1) continue;
+      if (candidates_.is_time_up()) return 0;
       by_bound.emplace_back(quick_bound(f), f);
       candidates_.count_bound();
     }
@@ -240,7 +251,8 @@ class Search {
   Candidates candidates_;
   std::vector<Frame> frames_;
   std::vector<FrameBounds> bounds_;
-  std::string lacks_;  // what the profile lacks for pipelines
+  size_t bounded_ = 0;  // frames whose plans with one layout have bounds
+  std::string lacks_;   // what the profile lacks for pipelines
   size_t units_;
   AlikeUnits alike_;
   BoundForms uniform_forms_;                               // hold for any prefetch

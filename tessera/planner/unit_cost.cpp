@@ -9,11 +9,28 @@
 namespace tessera::planner {
 namespace {
 
-/// In c pieces all but a share of 1/c of computation and exchange can go on at the same time.
-double exposed(double compute, double exchange, double pieces, const Profile& profile) {
-  if (pieces == 1) return exchange;
-  const double share = 1 - 1 / pieces;
-  return exchange / pieces + together(compute * share, exchange * share, profile) - compute * share;
+struct ExchangeTime {
+  double alone = 0, exposed = 0;
+  double hidden() const { return std::max(alone - exposed, 0.0); }
+};
+
+/// Of `messages` beside `compute` seconds of computation. Nothing is hidden in one piece. Measured pieces:
+/// from the whole exchange without computation to what remains beside as much of it. Else all but a share of
+/// 1/c of computation and of messages, one after another, go on at the same time.
+ExchangeTime exchange_time(const ExchangeCost& cost, double bytes, double messages, double compute,
+                           const Profile& profile) {
+  if (cost.pieces == 1 || bytes == 0) {
+    const double seconds = cost.link.seconds(bytes, messages);
+    return {seconds, seconds};
+  }
+  if (cost.in_pieces != nullptr) {
+    const auto [alone, exposed] = cost.seconds(bytes, messages);
+    const double uncovered = alone > 0 ? std::max(1 - compute / alone, 0.0) : 0;
+    return {alone, exposed + uncovered * (alone - exposed)};
+  }
+  const double alone = cost.link.seconds(bytes, messages * cost.pieces);
+  const double share = 1 - 1 / cost.pieces;
+  return {alone, alone / cost.pieces + together(compute * share, alone * share, profile) - compute * share};
 }
 
 }  // namespace
@@ -43,18 +60,19 @@ UnitCost unit_cost(const ProfileTables& tables, const StepQuestion& question, Li
   const plan::PassBytes bytes =
       plan::exchanged_by_pass(tables.profile.model, question.plan, index, question.inputs);
   if (bytes.forward == 0) return cost;
-  const LinkCost link = links.of_group("exchange", tensor_span(question.plan, unit), stage);
+  const int64_t pieces = std::max<int64_t>(std::min(question.pieces, question.batch), 1);
+  const ExchangeCost exchange = links.exchange(tensor_span(question.plan, unit), stage, pieces);
   const double sent = static_cast<double>((unit.layout.tensor - 1) * question.batch);
   const double messages = tables.exchanges[index];
   const double backward_messages = std::round(messages * bytes.backward / bytes.forward);
-  const int64_t most_pieces = std::max<int64_t>(std::min(question.pieces, question.batch), 1);
-  const auto pieces = static_cast<double>(link.own_time ? 1 : most_pieces);
-  const double forward = link.seconds(bytes.forward * sent, messages * pieces),
-               backward = link.seconds(bytes.backward * sent, backward_messages * pieces);
-  cost.exchange_forward = exposed(times.forward, forward, pieces, tables.profile);
-  cost.exchange_backward = exposed(times.backward, backward, pieces, tables.profile);
-  cost.hidden_forward = std::max(forward - cost.exchange_forward, 0.0);
-  cost.hidden_backward = std::max(backward - cost.exchange_backward, 0.0);
+  const ExchangeTime forward =
+      exchange_time(exchange, bytes.forward * sent, messages, times.forward, tables.profile);
+  const ExchangeTime backward =
+      exchange_time(exchange, bytes.backward * sent, backward_messages, times.backward, tables.profile);
+  cost.exchange_forward = forward.exposed;
+  cost.exchange_backward = backward.exposed;
+  cost.hidden_forward = forward.hidden();
+  cost.hidden_backward = backward.hidden();
   return cost;
 }
 

@@ -6,14 +6,19 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
+#include "tessera/base/median.h"
 #include "tessera/mesh/thread_ranks.h"
 #include "tessera/planner/link_line.h"
+#include "tessera/profile/over_ranks.h"
 
 namespace tessera::profile {
 namespace {
@@ -64,6 +69,77 @@ std::vector<std::function<void()>> messages_of(mesh::Group& group, const Message
           [=, &group] { group.sum_rows(rows, counts, "profile").wait(); }};
 }
 
+/// A pass of time_pieces() through one size.
+class PiecePass {
+ public:
+  PiecePass(mesh::Group& group, const PieceKind& kind, int64_t bytes)
+      : group_(group), pieces_(kind.pieces), counts_(static_cast<size_t>(group.size()), 1) {
+    const at::TensorOptions options(kind.dtype);
+    row_ = at::ones({1, values_of(bytes, kind.dtype, pieces_ * (group.size() - 1))}, options);
+    // As in layers, weights pass the caches and leave no messages there.
+    constexpr int64_t kRows = 64, kSide = 1024;
+    left_ = at::ones({kRows * kind.threads, kSide}, at::kFloat);
+    right_ = at::ones({kSide, kSide}, at::kFloat);
+    product_ = at::empty_like(left_);
+  }
+
+  void set_products(int64_t count) { products_ = count; }
+  /// Of all pieces.
+  void multiply() {
+    for (int64_t piece = 0; piece < pieces_; ++piece) multiply_piece();
+  }
+  void exchange(bool with_products) {
+    std::vector<mesh::PendingRows> gathers, sums;
+    for (int64_t piece = 0; piece < pieces_; ++piece)
+      gathers.push_back(group_.gather_rows(row_, counts_, "profile"));
+    for (mesh::PendingRows& gather : gathers) {
+      const at::Tensor rows = gather.wait();
+      if (with_products) multiply_piece();
+      sums.push_back(group_.sum_rows(rows, counts_, "profile"));
+    }
+    for (mesh::PendingRows& sum : sums) sum.wait();
+  }
+
+ private:
+  void multiply_piece() {
+    for (int64_t i = 0; i < products_; ++i) at::mm_out(product_, left_, right_);
+  }
+
+  mesh::Group& group_;
+  int64_t pieces_, products_ = 1;  // of a piece
+  std::vector<int64_t> counts_;
+  at::Tensor row_, left_, right_, product_;
+};
+
+/// Sets so many products that all pieces' take about three times as long as the exchange. Collective.
+void set_products(PiecePass& pass, int64_t pieces, mesh::Mesh& mesh) {
+  constexpr int64_t kProbe = 4, kMost = 1 << 20;
+  constexpr double kTimes = 3;
+  const auto slowest = [&mesh](const std::function<void()>& work) {
+    work();  // warms up
+    mesh.world().barrier("profile");
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    return largest_over_ranks(seconds_since(start), mesh.world(), "profile");
+  };
+  const double alone = slowest([&] { pass.exchange(false); });
+  pass.set_products(kProbe);
+  const double product = slowest([&] { pass.multiply(); }) / static_cast<double>(kProbe * pieces);
+  const double wanted = kTimes * alone / product / static_cast<double>(pieces);
+  pass.set_products(std::clamp<int64_t>(std::llround(std::min(wanted, 1e9)), 1, kMost));
+}
+
+/// Of every round the slowest rank, of these the mean: a step waits for one message after another, so their
+/// sum counts.
+double mean_of_slowest(const std::vector<const MessageTimes*>& of_ranks) {
+  std::vector<double> slowest(of_ranks.front()->seconds.size(), 0);
+  for (const MessageTimes* rank : of_ranks) {
+    for (size_t round = 0; round < slowest.size(); ++round)
+      slowest[round] = std::max(slowest[round], rank->seconds[round]);
+  }
+  return std::accumulate(slowest.begin(), slowest.end(), 0.0) / static_cast<double>(slowest.size());
+}
+
 /// One measurement of measure_links().
 struct LinkGroup {
   planner::LinkTimes link;  // what it is
@@ -91,6 +167,18 @@ std::vector<LinkGroup> groups_of(const LinkSettings& settings) {
     groups.push_back({{.operation = "send", .kind = kind, .transport = "TCP", .ranks = 2}, {}, true});
   }
   return groups;
+}
+
+constexpr std::array<int64_t, 2> kPieces = {2, 4};  // of exchanges beside products
+
+/// Ranks that share memory copy by themselves: nothing goes on beside their products.
+bool in_pieces(const planner::LinkTimes& link) {
+  return link.operation == "exchange" && link.transport != "shared memory";
+}
+
+std::vector<int64_t> sizes_in_pieces(std::vector<int64_t> sizes) {
+  std::erase_if(sizes, [](int64_t bytes) { return bytes > kMostPieceBytes; });
+  return sizes;
 }
 
 /// From the lower half of the ranks to the upper half, as between two stages.
@@ -127,20 +215,69 @@ std::vector<MessageTimes> time_messages(mesh::Mesh& mesh, mesh::Group& group, co
   return times;
 }
 
+std::vector<PieceTimes> time_pieces(mesh::Mesh& mesh, mesh::Group& group, const PieceKind& kind,
+                                    const std::vector<int64_t>& sizes, int64_t rounds) {
+  const at::NoGradGuard no_grad;
+  std::vector<PiecePass> passes;
+  for (const int64_t bytes : sizes) {
+    passes.emplace_back(group, kind, bytes);
+    set_products(passes.back(), kind.pieces, mesh);
+  }
+  const auto note = [&](MessageTimes& times, const std::function<void()>& work) {
+    mesh.world().barrier("profile");
+    const int64_t before = bytes_sent(group);
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    times.seconds.push_back(seconds_since(start) / 2);
+    times.bytes = (bytes_sent(group) - before) / 2;
+  };
+  std::vector<PieceTimes> times(sizes.size());
+  for (int64_t round = 0; round < rounds; ++round) {
+    for (size_t size = 0; size < sizes.size(); ++size) {
+      PiecePass& pass = passes[size];
+      for (int64_t i = 0; i < (sizes[size] < kShortBytes ? kShortRepeats : 1); ++i) {
+        note(times[size].alone, [&] { pass.exchange(false); });
+        note(times[size].products, [&] { pass.multiply(); });
+        note(times[size].together, [&] { pass.exchange(true); });
+      }
+    }
+  }
+  return times;
+}
+
+planner::LinkTimes::InPieces piece_times(int64_t pieces,
+                                         const std::vector<std::vector<PieceTimes>>& of_ranks) {
+  planner::LinkTimes::InPieces found{.pieces = pieces};
+  for (size_t size = 0; size < of_ranks.front().size(); ++size) {
+    const auto mean = [&](MessageTimes PieceTimes::*part) {
+      std::vector<const MessageTimes*> times;
+      for (const auto& rank : of_ranks) times.push_back(&(rank[size].*part));
+      return mean_of_slowest(times);
+    };
+    int64_t bytes = 0;
+    std::vector<double> products;  // of any rank, as times of units are: waits for a slower one are exposed
+    for (const auto& rank : of_ranks) {
+      bytes = std::max(bytes, rank[size].alone.bytes);
+      const std::vector<double>& seconds = rank[size].products.seconds;
+      products.insert(products.end(), seconds.begin(), seconds.end());
+    }
+    found.samples.push_back({bytes, mean(&PieceTimes::alone),
+                             std::max(mean(&PieceTimes::together) - median(std::move(products)), 0.0)});
+  }
+  return found;
+}
+
 planner::LinkTimes link_times(planner::LinkTimes link,
                               const std::vector<std::vector<MessageTimes>>& of_ranks) {
   const std::vector<MessageTimes>& first = of_ranks.front();
   for (size_t size = 0; size < first.size(); ++size) {
     planner::LinkTimes::Sample sample;
-    std::vector<double> slowest(first[size].seconds.size(), 0);
+    std::vector<const MessageTimes*> times;
     for (const auto& rank : of_ranks) {
       sample.bytes = std::max(sample.bytes, rank[size].bytes);
-      for (size_t round = 0; round < slowest.size(); ++round)
-        slowest[round] = std::max(slowest[round], rank[size].seconds[round]);
+      times.push_back(&rank[size]);
     }
-    // A step waits for one message after another, so their sum counts, and with it the mean.
-    sample.seconds =
-        std::accumulate(slowest.begin(), slowest.end(), 0.0) / static_cast<double>(slowest.size());
+    sample.seconds = mean_of_slowest(times);
     link.samples.push_back(sample);
   }
   fit_line(&link);
@@ -158,9 +295,10 @@ std::vector<planner::LinkTimes> measure_links(const LinkSettings& settings) {
   }
   for (int64_t rank = 0; settings.ranks % 2 == 0 && rank < settings.ranks / 2; ++rank)
     ranks.links.push_back(link_of(rank, settings.ranks));
-  // [group][rank]
-  std::vector<std::vector<std::vector<MessageTimes>>> times(
-      groups.size(), std::vector<std::vector<MessageTimes>>(static_cast<size_t>(settings.ranks)));
+  const auto count = static_cast<size_t>(settings.ranks);
+  // [group][rank], and of exchanges [group][pieces][rank]
+  std::vector times(groups.size(), std::vector<std::vector<MessageTimes>>(count));
+  std::vector pieces(groups.size(), std::vector(kPieces.size(), std::vector<std::vector<PieceTimes>>(count)));
   mesh::run_on_thread_ranks(ranks, [&](mesh::Mesh& mesh) {
     at::set_num_threads(static_cast<int>(settings.threads));
     for (size_t i = 0; i < groups.size(); ++i) {
@@ -169,10 +307,19 @@ std::vector<planner::LinkTimes> measure_links(const LinkSettings& settings) {
       const MessageKind kind{groups[i].link.operation, settings.dtype, settings.wire};
       times[i][static_cast<size_t>(mesh.rank())] =
           time_messages(mesh, group, kind, settings.sizes, settings.rounds);
+      for (size_t j = 0; in_pieces(groups[i].link) && j < kPieces.size(); ++j) {
+        const PieceKind cut{kPieces[j], settings.dtype, settings.threads};
+        pieces[i][j][static_cast<size_t>(mesh.rank())] =
+            time_pieces(mesh, group, cut, sizes_in_pieces(settings.sizes), settings.rounds);
+      }
     }
   });
   std::vector<planner::LinkTimes> links;
-  for (size_t i = 0; i < groups.size(); ++i) links.push_back(link_times(groups[i].link, times[i]));
+  for (size_t i = 0; i < groups.size(); ++i) {
+    links.push_back(link_times(groups[i].link, times[i]));
+    for (size_t j = 0; in_pieces(groups[i].link) && j < kPieces.size(); ++j)
+      links.back().in_pieces.push_back(piece_times(kPieces[j], pieces[i][j]));
+  }
   return links;
 }
 

@@ -18,11 +18,21 @@ namespace tessera::profile {
 inline const std::vector<int64_t> kMessageBytes = {4 << 10, 16 << 10, 64 << 10, 256 << 10,
                                                    1 << 20, 4 << 20,  16 << 20, 64 << 20};
 
+/// Of exchanges in pieces: activations of a micro-batch are smaller than parameters of a unit.
+inline constexpr int64_t kMostPieceBytes = 16 << 20;
+
 /// Messages of one operation in one group.
 struct MessageKind {
   std::string operation;              // of planner::LinkTimes
   at::ScalarType dtype = at::kFloat;  // of parameters and activations
   at::ScalarType wire = at::kFloat;   // of gradients between ranks
+};
+
+/// Exchanges of activations in pieces.
+struct PieceKind {
+  int64_t pieces = 4;
+  at::ScalarType dtype = at::kFloat;
+  int64_t threads = 1;  // of a rank's products
 };
 
 /// What one rank measured of one size.
@@ -38,11 +48,30 @@ struct MessageTimes {
 std::vector<MessageTimes> time_messages(mesh::Mesh& mesh, mesh::Group& group, const MessageKind& kind,
                                         const std::vector<int64_t>& sizes, int64_t rounds);
 
+/// What one rank measured of exchanges of one size in several pieces.
+struct PieceTimes {
+  MessageTimes alone;     // with nothing beside them
+  MessageTimes products;  // as many products as layers between the messages, without messages
+  MessageTimes together;  // both
+};
+
+/// A gather and a sum of `pieces` pieces each, as a pass through layers makes them: all gathers begin at
+/// once, products of a piece follow its gather, its sum follows them, and the pass ends with the sums. The
+/// products take at least about three times as long as the messages alone. Seconds and bytes are half of the
+/// two, as of "exchange" above; `sizes`: of all pieces. Collective over the mesh. Errors: CommError.
+std::vector<PieceTimes> time_pieces(mesh::Mesh& mesh, mesh::Group& group, const PieceKind& kind,
+                                    const std::vector<int64_t>& sizes, int64_t rounds);
+
 /// The line through what the ranks of one group, or of several alike, measured at the same time: of every
 /// round the slowest rank, of these the mean. `link`: names the messages. Requires: the same sizes and
 /// rounds on every rank.
 planner::LinkTimes link_times(planner::LinkTimes link,
                               const std::vector<std::vector<MessageTimes>>& of_ranks);
+
+/// The same of exchanges in pieces: means of the slowest ranks, alone and beyond the median products, so that
+/// waiting for a slower rank is exposed.
+planner::LinkTimes::InPieces piece_times(int64_t pieces,
+                                         const std::vector<std::vector<PieceTimes>>& of_ranks);
 
 struct LinkSettings {
   int64_t ranks = 2;    // of this host
@@ -56,8 +85,8 @@ struct LinkSettings {
 
 /// All operations in groups of every size above 1 that divides the ranks: neighbours ("adjacent") and, for
 /// fewer than all ranks, ranks that are as far apart as possible ("strided"). All groups of a kind are busy
-/// at once, as in a step. Ranks are threads of this process. Nothing for one rank. Errors: UserError (no
-/// socket), CommError.
+/// at once, as in a step. Over TCP exchanges of up to kMostPieceBytes also in 2 and 4 pieces. Ranks are
+/// threads of this process. Nothing for one rank. Errors: UserError (no socket), CommError.
 std::vector<planner::LinkTimes> measure_links(const LinkSettings& settings);
 
 }  // namespace tessera::profile

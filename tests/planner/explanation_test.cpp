@@ -112,6 +112,7 @@ TEST(Explanation, RankCountsAreDoubledAndHaveTheHostAndAll) {
 TEST(Explanation, BandwidthChangesAndLatencyStays) {
   Profile profile = slow_links(100);
   profile.links = {{"send", "adjacent", "TCP", 2, 0.5, 100, 0, {{10, 0.25}, {100, 1.5}}}};
+  profile.links[0].in_pieces = {{4, {{1, 0.25, 0.1}, {100, 1.5, 0.3}}}};
   const LinkTimes half = with_bandwidth(profile, 0.5).links[0], twice = with_bandwidth(profile, 2).links[0];
   EXPECT_EQ(half.latency, 0.5);
   EXPECT_EQ(half.bytes_per_second, 50);
@@ -119,6 +120,11 @@ TEST(Explanation, BandwidthChangesAndLatencyStays) {
   EXPECT_EQ(half.samples[1].seconds, 2.5);
   EXPECT_EQ(twice.bytes_per_second, 200);
   EXPECT_EQ(twice.samples[1].seconds, 1.0);
+  // Of what bytes take longer a quarter is exposed.
+  const auto& pieces = half.in_pieces[0].samples;
+  EXPECT_EQ(pieces[0], (LinkTimes::InPieces::Sample{1, 0.25, 0.1}));
+  EXPECT_EQ(pieces[1], (LinkTimes::InPieces::Sample{100, 2.5, 0.3 + 0.25}));
+  EXPECT_EQ(twice.in_pieces[0].samples[1].seconds, 1.0);
 }
 
 TEST(WhySlower, NamesTheLargestDifferencesFirst) {

@@ -494,6 +494,20 @@ TEST(ExportGalvatronProfile, HasGalvatronsNamesKeysAndUnits) {
        "has none"});
 }
 
+TEST(ExportGalvatronProfile, ExchangesInPiecesAreNotWritten) {
+  Profile profile = measured();
+  const ExportedProfile without = export_galvatron_profile(profile, "vit");
+  for (LinkTimes& link : profile.links) {
+    if (link.operation == "exchange") link.in_pieces = {{4, {{1000, 1, 0.5}, {2000, 2, 1}}}};
+  }
+  const ExportedProfile with = export_galvatron_profile(profile, "vit");
+  EXPECT_EQ(
+      std::ranges::count(with.notes, "not written: exchanges in pieces: Galvatron's exchanges hide nothing"),
+      1);
+  EXPECT_EQ(with.notes.size(), without.notes.size() + 1);
+  for (size_t i = 0; i < with.files.size(); ++i) EXPECT_EQ(with.files[i].text, without.files[i].text);
+}
+
 TEST(ExportGalvatronProfile, RoundTripKeepsWhatBothHold) {
   const Profile before = measured();
   const Profile after = imported(files_of(export_galvatron_profile(before, "vit"), before.model));

@@ -47,7 +47,14 @@ Profile sample() {
                     .latency = 1e-5,
                     .bytes_per_second = 3e9,
                     .spread = 0.02,
-                    .samples = {{4096, 1.1e-5}, {1 << 20, 3e-4}}}};
+                    .samples = {{4096, 1.1e-5}, {1 << 20, 3e-4}}},
+                   {.operation = "exchange",
+                    .kind = "adjacent",
+                    .transport = "TCP",
+                    .bytes_per_second = 1e9,
+                    .samples = {{4096, 2e-5}},
+                    .in_pieces = {{2, {{4096, 3e-5, 1e-5}, {8192, 4e-5, 0}}},
+                                  {4, {{4096, 5e-5, 1.5e-5}, {8192, 6e-5, 2e-5}}}}}};
   profile.compute_slowdown = 1.25;
   profile.link_slowdown = 1.5;
   profile.optimizer_seconds = 1e-9;
@@ -80,6 +87,14 @@ TEST(ProfileJson, RoundTripKeepsEveryValue) {
   EXPECT_EQ(profile_from_json(to_json(profile), "p.json"), profile);
 }
 
+TEST(ProfileJson, PiecesAreOptional) {
+  Profile profile = sample();
+  profile.links[1].in_pieces.clear();
+  const std::string text = to_json(profile);
+  EXPECT_EQ(text.find("in_pieces"), std::string::npos);
+  EXPECT_EQ(profile_from_json(text, "p.json"), profile);
+}
+
 TEST(ProfileJson, MeasuredProfilesHaveNoKeysOfAssumedOnes) {
   const std::string text = to_json(sample());
   for (const char* key : {"assumed", "memory_bytes", "in_host"}) EXPECT_EQ(text.find(key), std::string::npos);
@@ -92,8 +107,8 @@ TEST(ProfileJson, KeysOfAssumedProfilesAreOptional) {
   profile.provenance.memory_bytes = 80'000'000'000;
   profile.links.push_back(profile.links[0]);
   profile.links.push_back(profile.links[0]);
-  profile.links[1].kind = profile.links[2].kind = "hosts";
-  profile.links[2].in_host = 2;
+  profile.links[2].kind = profile.links[3].kind = "hosts";
+  profile.links[3].in_host = 2;
   EXPECT_EQ(profile_from_json(to_json(profile), "p.json"), profile);
   std::string text = to_json(profile);
   text.erase(text.find("      \"in_host\": 1,\n"), 21);
@@ -266,6 +281,19 @@ TEST(ProfileJson, ErrorsOfLinks) {
             "\"operation\" is \"gather\" (p.json, entry 1 of \"links\"): expected one of all_gather, "
             "reduce_scatter, exchange, send");
   EXPECT_EQ(error_with("\"bytes\": 4096,", ""), "a sample has no \"bytes\" (p.json, entry 1 of \"links\")");
+  EXPECT_EQ(
+      error_with("\"operation\": \"exchange\"", "\"operation\": \"send\""),
+      "a link of operation \"send\" has \"in_pieces\" (p.json, entry 2 of \"links\"): expected operation "
+      "\"exchange\"");
+  EXPECT_EQ(error_with("\"pieces\": 4", "\"pieces\": 2"),
+            "\"pieces\" is 2 (p.json, entry 2 of \"links\"): expected an integer between 3 and 1073741824");
+  EXPECT_EQ(error_with("\"exposed\": 0.0", "\"exposed\": -1"),
+            "\"exposed\" is -1 (p.json, entry 2 of \"links\"): expected a number of at least 0");
+  Profile one = sample();
+  one.links[1].in_pieces[1].samples.pop_back();
+  EXPECT_EQ(error_text([&] { profile_from_json(to_json(one), "p.json"); }),
+            "[planner.profile_from_json] \"in_pieces\" has 1 samples of 4 pieces (p.json, entry 2 of "
+            "\"links\"): expected at least 2");
 }
 
 TEST(ProfileJson, TwoEntriesForOneMeasurementAreRefused) {
@@ -279,7 +307,7 @@ TEST(ProfileJson, TwoEntriesForOneMeasurementAreRefused) {
   links.links.push_back(links.links[0]);
   EXPECT_EQ(error_text([&] { profile_from_json(to_json(links), "p.json"); }),
             "[planner.profile_from_json] operation \"all_gather\", kind \"strided\", transport \"shared "
-            "memory\", ranks 4 is there twice (p.json, entry 2 of \"links\"): expected each once");
+            "memory\", ranks 4 is there twice (p.json, entry 3 of \"links\"): expected each once");
 }
 
 }  // namespace

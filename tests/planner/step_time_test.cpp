@@ -395,15 +395,25 @@ TEST(StepTime, HybridShardingSumsOverReplicasOnceAStep) {
   EXPECT_NEAR(time.seconds, 3 * (4 + 2) + (4 * bytes / 2 + 2 * bytes / 4) / 1e4, 1e-6);
 }
 
-/// Seconds of a step whose 2 ranks compute blocks together, with messages of gradients that take no time.
-StepTime tensor_step(const Link& link, const std::function<void(plan::UnitPlan&)>& change, int64_t pieces) {
+/// Messages of gradients take no time.
+Profile tensor_profile(const Link& link) {
   Profile profile = profile_of(1, {1, 2}, {3, 6}, {1.5, 2.5});
   set_links(profile, {});
   set_link(profile, "exchange", link);
+  return profile;
+}
+
+plan::Plan tensor_plan() {
   plan::Plan plan = plan_of(1, 2);
   plan::set_tensor(&plan, vit(1), {.tensor = 2}, true);
+  return plan;
+}
+
+/// A step whose 2 ranks compute blocks together.
+StepTime tensor_step(const Link& link, const std::function<void(plan::UnitPlan&)>& change, int64_t pieces) {
+  plan::Plan plan = tensor_plan();
   change(plan.units[1]);
-  return predict_step(profile, {.plan = plan, .batch = 8, .pieces = pieces});
+  return predict_step(tensor_profile(link), {.plan = plan, .batch = 8, .pieces = pieces});
 }
 
 TEST(StepTime, ExchangesOfTensorGroupsFollowTheClosedForm) {
@@ -431,6 +441,49 @@ TEST(StepTime, PiecesHideAllButAShareOfAnExchange) {
   EXPECT_NEAR(tensor_step(slow, nothing, 4).seconds, 7 + (8 + 3.0 / 4) + (8 + 6.0 / 4), kNear);
   const Link copies{.bytes_per_second = 16 * 64 * 8 * 4 / 0.5, .transport = "shared memory"};
   EXPECT_NEAR(tensor_step(copies, nothing, 4).seconds, 16 + 4, kNear);
+}
+
+/// A message of 8 images carries 32 KiB. The block's forward pass (3 s) and its backward pass (6 s) have four
+/// each. Slowdowns are in what was measured.
+TEST(StepTime, MeasuredPiecesTakeTheLatencyOnce) {
+  constexpr int64_t kBytes = 16 * 64 * 8 * 4;
+  const auto seconds = [](std::vector<LinkTimes::InPieces> in_pieces, int64_t batch, int64_t pieces) {
+    Profile profile = tensor_profile({.latency = 1});
+    profile.compute_slowdown = profile.link_slowdown = 2;
+    profile.links.back().in_pieces = std::move(in_pieces);
+    const StepTime time = predict_step(profile, {.plan = tensor_plan(), .batch = batch, .pieces = pieces});
+    expect_parts_add_up(time);
+    EXPECT_NEAR(time.stages[0].parts.exchange, time.seconds - 16, kNear);
+    return time.seconds - 16;
+  };
+  // Four messages of 0.5 s, of which 0.1 s each remain beside 3 s and 6 s of products.
+  const LinkTimes::InPieces four{4, {{kBytes, 0.5, 0.1}, {2 * kBytes, 0.9, 0.2}}};
+  EXPECT_NEAR(seconds({four}, 8, 4), 0.4 + 0.4, kNear);
+  EXPECT_NEAR(seconds({four}, 12, 4), 4 * 0.15 + 4 * 0.15, kNear) << "between two sizes";
+  EXPECT_NEAR(seconds({four}, 8, 7), 0.4 + 0.4, kNear) << "as the most pieces that were measured";
+  // Of 4 s alone 3 s of products cover three quarters, and 6 s all.
+  const LinkTimes::InPieces slow{4, {{kBytes, 1, 0.3}, {2 * kBytes, 2, 0.6}}};
+  EXPECT_NEAR(seconds({slow}, 8, 4), (1.2 + 0.25 * (4 - 1.2)) + 1.2, kNear);
+  // Two images have two pieces at most, one image one message with its latency.
+  const LinkTimes::InPieces two{2, {{kBytes / 4, 0.6, 0.2}, {kBytes, 0.7, 0.3}}};
+  EXPECT_NEAR(seconds({two, four}, 2, 4), 0.8 + 0.8, kNear);
+  EXPECT_NEAR(seconds({two, four}, 8, 3), 1.2 + 1.2, kNear);
+  EXPECT_NEAR(seconds({two, four}, 1, 4), 4 + 4, kNear);
+}
+
+TEST(StepTime, PiecesThatAProfileLacksAreSaid) {
+  Profile profile = tensor_profile({.latency = 0.1});
+  const auto predicted = [&] {
+    return predict_step(profile, {.plan = tensor_plan(), .batch = 8, .pieces = 4});
+  };
+  // Sixteen latencies a pass, 1.6 s: a quarter of it is exposed.
+  EXPECT_NEAR(predicted().seconds, 16 + 0.4 + 0.4, kNear);
+  EXPECT_EQ(predicted().assumptions, std::vector<std::string>()) << "of an assumed or imported machine";
+  profile.provenance.build = "tessera";
+  EXPECT_EQ(predicted().assumptions,
+            (std::vector<std::string>{"exchanges in several pieces: measured one after the other; run "
+                                      "tessera plan profile again"}));
+  EXPECT_NEAR(predicted().seconds, 16 + 0.4 + 0.4, kNear);
 }
 
 TEST(StepTime, FasterLinksAreNeverSlower) {

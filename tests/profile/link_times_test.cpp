@@ -32,6 +32,39 @@ INSTANTIATE_TEST_SUITE_P(Operations, PlantedNetwork,
                          ::testing::Values("all_gather", "reduce_scatter", "exchange"),
                          [](const auto& info) { return std::string(info.param); });
 
+/// Of p pieces each takes b / p / rate on the wire and a latency that passes beside the others. Alone the
+/// last gather has come after b / rate + latency, if that is longer than its pieces' sums on the wire, and
+/// the last sum a latency and the p + 1st piece later. Beside products the first gather and the last sum
+/// remain.
+TEST(PiecesInAPlantedNetwork, TakeOneLatency) {
+  at::set_num_threads(1);
+  const launch::PretendedNetwork network{.latency = 5e-3, .bytes_per_second = 1e8};
+  const auto mesh = mesh::Mesh::pretend(0, {{"host", 2}}, {}, {}, network);
+  for (const int64_t pieces : {2, 4}) {
+    const auto times = time_pieces(*mesh, mesh->world(), {.pieces = pieces}, {64 << 10, 256 << 10}, 3);
+    const planner::LinkTimes::InPieces found = piece_times(pieces, {times});
+    EXPECT_EQ(found.pieces, pieces);
+    for (size_t size = 0; size < 2; ++size) {
+      const auto& [bytes, seconds, exposed] = found.samples[size];
+      EXPECT_EQ(bytes, size == 0 ? 64 << 10 : 256 << 10);
+      const double piece =
+          static_cast<double>(bytes) / static_cast<double>(pieces) / network.bytes_per_second;
+      const double alone = 2 * network.latency + static_cast<double>(pieces + 1) * piece;
+      EXPECT_NEAR(seconds, alone / 2, 0.1 * alone / 2) << pieces;
+      EXPECT_NEAR(exposed, network.latency + piece, 0.4 * (network.latency + piece)) << pieces;
+    }
+  }
+}
+
+TEST(PieceTimes, ExposedIsWhatProductsTakeLonger) {
+  const auto rank = [](double alone, double products, double together) {
+    return std::vector<PieceTimes>{{{100, {alone, alone}}, {0, {products, products}}, {100, {together, 5}}}};
+  };
+  const planner::LinkTimes::InPieces found = piece_times(2, {rank(1, 4, 5), rank(2, 3, 6)});
+  EXPECT_EQ(found.samples, (std::vector<planner::LinkTimes::InPieces::Sample>{{100, 2, 5.5 - 3.5}}));
+  EXPECT_EQ(piece_times(2, {rank(1, 9, 5)}).samples[0].exposed, 0) << "never below 0";
+}
+
 TEST(LinkTimes, MeanOfTheSlowestRanksCounts) {
   const std::vector<MessageTimes> first = {{100, {1.0, 5.0, 3.0}}}, second = {{0, {4.0, 2.0, 9.0}}};
   const planner::LinkTimes link = link_times({}, {first, second});
@@ -49,6 +82,10 @@ std::set<std::string> measured(int64_t ranks, bool shared_memory) {
                  link.transport);
     EXPECT_GT(link.bytes_per_second, 0);
     EXPECT_GE(link.latency, 0);
+    const bool has_pieces = link.operation == "exchange" && link.transport == "TCP";
+    EXPECT_EQ(link.in_pieces.size(), has_pieces ? 2U : 0U);
+    for (const auto& measured_pieces : link.in_pieces)
+      EXPECT_EQ(measured_pieces.samples.size(), settings.sizes.size());
     for (size_t i = 0; i < settings.sizes.size(); ++i) {
       const auto wanted = static_cast<double>(settings.sizes[i]);
       EXPECT_NEAR(static_cast<double>(link.samples.at(i).bytes), wanted, 0.01 * wanted);
