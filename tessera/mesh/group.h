@@ -101,6 +101,10 @@ class Group {
   /// largest count where that adds a quarter at most. Else there are two messages (PendingRows): every rank
   /// receives what it lacks, once, and sends as gather_shares() says.
   PendingRows gather_rows(const at::Tensor& mine, std::span<const int64_t> counts, const std::string& what);
+  /// On rank `root` of the group the rows of all ranks, rank 0's first, as gather_rows() gives them to every
+  /// rank; on the others none, [0, ...]. Each rank sends its rows once. Waits. Throws CommError.
+  at::Tensor gather_rows_to(int64_t root, const at::Tensor& mine, std::span<const int64_t> counts,
+                            const std::string& what);
   /// This rank's rows of the sum over ranks, in rank order, of `partial` [sum of counts, ...]:
   /// [counts[rank()], ...] float32, or float64 of float64. The rows travel in their dtype. Where
   /// gather_rows() has two messages, some sums are made by other ranks (sum_shares()) and travel in the dtype
@@ -123,8 +127,8 @@ class Group {
   std::vector<std::string> all_gather_text(const std::string& text, const std::string& what);
   void barrier(const std::string& what);
 
-  /// By kind: "all_gather", "reduce_scatter", "gather_rows", "sum_rows", "send", "receive", "all_reduce",
-  /// "broadcast", "sum", "control".
+  /// By kind: "all_gather", "reduce_scatter", "gather_rows", "gather_rows_to", "sum_rows", "send", "receive",
+  /// "all_reduce", "broadcast", "sum", "control".
   const std::map<std::string, Traffic>& traffic() const { return traffic_; }
   double wait_seconds() const;
   /// Makes what waits for other ranks fail, on this rank. From any thread.
