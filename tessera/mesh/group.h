@@ -150,6 +150,9 @@ class Group {
                              const std::string& what);
   PendingRows sum_unequal(const at::Tensor& partial, std::span<const int64_t> counts,
                           const std::string& what);
+  /// Before an exchange starts: pieces of an earlier reduction would start before it on one rank and behind
+  /// it on another, as their messages end.
+  void start_rest_of_reduction();
   void begin_one(const char* kind, int64_t bytes, const std::string& what,
                  const std::function<Waiter()>& start);
 
@@ -158,6 +161,7 @@ class Group {
   std::shared_ptr<Transport> transport_;
   int64_t piece_numbers_ = kPieceValues;
   std::map<std::string, Traffic> traffic_;
+  std::function<void()> rest_of_reduction_;  // of the last one in pieces; null: none
   std::shared_ptr<LastOperation> last_;
 };
 
