@@ -163,14 +163,16 @@ Examples:
   tessera bench step --model B/16 --batch 8 --procs 2 --set run.threads=1)";
 
 constexpr const char* kScalingFooter =
-    R"(Runs `tessera bench step` once for each --tensor and each number of ranks that it divides. run.threads is the number of cores / the largest number of
-ranks, so that every rank has the same number of threads. The column efficiency is images/s per rank, relative to the
-first row.
+    R"(Runs `tessera bench step` once for each number of stages, tensor-parallel degree and number of ranks that both
+together divide. run.threads is the number of cores / the largest number of ranks, so that every rank has the same number
+of threads. With stages a step has as many images as without; they are cut into at most 4 micro-batches for each stage,
+and the column "batch per rank" is the size of one. The column efficiency is images/s per rank, relative to the first row.
 
 Examples:
   tessera bench scaling --ranks 1,2 --model Ti/16 --batch 8 --weak
   tessera bench scaling --ranks 1,2,4 --model Ti/16 --batch 16 --strong
-  tessera bench scaling --ranks 1,2 --tensor 1,2 --model S/16 --batch 16 --strong)";
+  tessera bench scaling --ranks 1,2 --tensor 1,2 --model S/16 --batch 16 --strong
+  tessera bench scaling --ranks 1,2 --pipeline 1,2 --model S/16 --batch 16 --strong)";
 
 std::shared_ptr<ScalingOptions> add_scaling(CLI::App& bench) {
   auto scaling = std::make_shared<ScalingOptions>();
@@ -182,6 +184,11 @@ std::shared_ptr<ScalingOptions> add_scaling(CLI::App& bench) {
   scaling_command
       ->add_option("--tensor", scaling->tensor,
                    "Tensor-parallel degrees to measure (parallel.tensor), such as 1,2")
+      ->delimiter(',')
+      ->capture_default_str();
+  scaling_command
+      ->add_option("--pipeline", scaling->pipeline,
+                   "Numbers of pipeline stages to measure (parallel.pipeline), such as 1,2")
       ->delimiter(',')
       ->capture_default_str();
   auto* weak = scaling_command->add_flag("--weak", scaling->weak,

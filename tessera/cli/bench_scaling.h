@@ -10,7 +10,8 @@ namespace tessera::cli {
 
 struct ScalingOptions {
   std::vector<int64_t> ranks = {1, 2};
-  std::vector<int64_t> tensor = {1};  // parallel.tensor of each row, for the numbers of ranks that it divides
+  std::vector<int64_t> pipeline = {1};  // stages of each row,
+  std::vector<int64_t> tensor = {1};    // and its tensor-parallel degree: both together divide its ranks
   bool weak = false,
        strong = false;  // strong: `batch` is the global one; else (both false, or weak) each rank's
   std::string model = "Ti/16";
@@ -22,7 +23,8 @@ struct ScalingOptions {
 /// Errors: UserError on numbers that make no sense.
 void check(const ScalingOptions& options);
 
-/// Runs `tessera bench step` once for each number of ranks and tensor degree and prints a row of each.
+/// Runs `tessera bench step` once for each number of stages, tensor degree and number of ranks, and prints a
+/// row of each.
 /// Returns the exit code. Requires: check(options). A failed run's code is handed on.
 int bench_scaling(const ScalingOptions& options);
 

@@ -44,7 +44,7 @@ inline void check_procs(const char* command, const std::optional<int64_t>& procs
 
 Action add_train(CLI::App& app, std::vector<std::string> arguments);
 Action add_eval(CLI::App& app, std::vector<std::string> arguments);
-Action add_predict(CLI::App& app);
+Action add_predict(CLI::App& app, std::vector<std::string> arguments);
 Action add_bench(CLI::App& app, std::vector<std::string> arguments);
 Action add_launch(CLI::App& app);
 Action add_models(CLI::App& app);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -25,6 +26,11 @@ struct EvalOptions {
   std::optional<int64_t> procs;
 };
 
+struct PredictImagesOptions {
+  train::PredictJob job;
+  std::optional<int64_t> procs;
+};
+
 /// Looked at before ranks start and LibTorch is loaded: what can hold no weights at all.
 void check_place(const char* command, const std::string& checkpoint) {
   std::error_code failed;
@@ -41,23 +47,58 @@ void check_place(const char* command, const std::string& checkpoint) {
               .hint = near.empty() ? "" : concat("did you mean ", near, "?")});
 }
 
-int evaluate(const EvalOptions& options, const std::vector<std::string>& arguments) {
-  check_procs("eval", options.procs);
+/// Who computes: the ranks of a launcher, or those that this process starts.
+struct RankOptions {
+  const char* command;
+  const std::optional<int64_t>& procs;
+  const std::string& checkpoint;
+  const std::vector<std::string>& sets;
+};
+
+/// Runs `compute` on every rank. `on_signals`: called first in each of them.
+int on_all_ranks(const RankOptions& options, const std::vector<std::string>& arguments,
+                 void (*on_signals)(const launch::Ranks&),
+                 const std::function<int(const launch::Ranks& ranks, launch::FileWatchdog* files)>& compute) {
+  check_procs(options.command, options.procs);
   const launch::Ranks ranks = launch::ranks_from_environment();
   const bool starts_ranks = options.procs > 1 && ranks.launcher != "local";
-  if (!starts_ranks) launch::install_signal_handlers();
-  auto files = std::make_unique<launch::FileWatchdog>(first_file_limit(options.job.sets), ranks.rank);
-  check_place("eval", options.job.checkpoint);
-  if (starts_ranks) {
-    files.reset();  // a process that forks may have one thread only
-    if (ranks.world > 1) refuse_procs("eval", *options.procs, ranks.launcher, ranks.world);
-    launch::LocalOptions local;
-    local.procs = *options.procs;
-    return launch::run_local(local, arguments);
-  }
-  train::EvalJob job = options.job;
-  job.files = files.get();
-  return engine().eval(job, ranks);
+  if (!starts_ranks) on_signals(ranks);
+  auto files = std::make_unique<launch::FileWatchdog>(first_file_limit(options.sets), ranks.rank);
+  check_place(options.command, options.checkpoint);
+  if (!starts_ranks) return compute(ranks, files.get());
+  files.reset();  // a process that forks may have one thread only
+  if (ranks.world > 1) refuse_procs(options.command, *options.procs, ranks.launcher, ranks.world);
+  launch::LocalOptions local;
+  local.procs = *options.procs;
+  return launch::run_local(local, arguments);
+}
+
+int evaluate(const EvalOptions& options, const std::vector<std::string>& arguments) {
+  return on_all_ranks(
+      {"eval", options.procs, options.job.checkpoint, options.job.sets}, arguments,
+      [](const launch::Ranks&) { launch::install_signal_handlers(); },
+      [&](const launch::Ranks& ranks, launch::FileWatchdog* files) {
+        train::EvalJob job = options.job;
+        job.files = files;
+        return engine().eval(job, ranks);
+      });
+}
+
+/// One process alone keeps the defaults: it ends silently where what it prints goes to `head`.
+void end_ranks_on_signals(const launch::Ranks& ranks) {
+  if (ranks.world > 1) launch::end_on_signals();
+}
+
+int predict(const PredictImagesOptions& options, const std::vector<std::string>& arguments) {
+  return on_all_ranks({"predict", options.procs, options.job.checkpoint, options.job.sets}, arguments,
+                      end_ranks_on_signals, [&](const launch::Ranks& ranks, launch::FileWatchdog* files) {
+                        train::PredictJob job = options.job;
+                        job.files = files;
+                        job.images = list_images(job.images, [&](const std::string& line) {
+                          if (ranks.rank == 0) warn(line);
+                        });
+                        return engine(Waiting::kSleep).predict(job, ranks);
+                      });
 }
 
 }  // namespace
@@ -121,8 +162,9 @@ are the usual ones of its format (docs/weights.md). Weights without a classifier
   return [options, arguments = std::move(arguments)] { return evaluate(*options, arguments); };
 }
 
-Action add_predict(CLI::App& app) {
-  auto job = std::make_shared<train::PredictJob>();
+Action add_predict(CLI::App& app, std::vector<std::string> arguments) {
+  auto options = std::make_shared<PredictImagesOptions>();
+  train::PredictJob* job = &options->job;
   CLI::App* command = app.add_subcommand("predict", "Predict the classes of image files");
   command
       ->add_option("checkpoint", job->checkpoint,
@@ -138,6 +180,8 @@ Action add_predict(CLI::App& app) {
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
+  command->add_option("--procs", options->procs,
+                      "Number of ranks to start on this host (default: those of the launcher, or one)");
   command->add_option("--top", job->top, "Number of classes to print for each image")
       ->default_val(5)
       ->check(CLI::Range(int64_t{1}, kMostClasses));
@@ -150,15 +194,12 @@ Action add_predict(CLI::App& app) {
 Examples:
   tessera predict runs/quickstart photo.jpg another.png --top 3
   tessera predict runs/quickstart photos/ --csv > predictions.csv
+  tessera predict runs/large photos/ --procs 4 --set parallel.pipeline=2     cut the model into stages
+
+With several ranks each of them predicts different images; with stages, the ranks of a stage do.
 
 If some images cannot be read, a warning names them and the exit code is 5. If none can be read, the exit code is 2.)");
-  return [job] {
-    launch::FileWatchdog files(first_file_limit(job->sets), /*rank=*/0);
-    job->files = &files;
-    check_place("predict", job->checkpoint);
-    job->images = list_images(job->images, [](const std::string& line) { warn(line); });
-    return engine(Waiting::kSleep).predict(*job);
-  };
+  return [options, arguments = std::move(arguments)] { return predict(*options, arguments); };
 }
 
 }  // namespace tessera::cli

@@ -97,7 +97,7 @@ int run(int argc, char** argv) {
   const std::vector<Command> commands = {
       {"train", add_train(app, arguments)},
       {"eval", add_eval(app, arguments)},
-      {"predict", add_predict(app)},
+      {"predict", add_predict(app, arguments)},
       {"models", add_models(app)},
       {"plan", add_plan(app)},
       {"checkpoint", add_checkpoint(app)},

@@ -37,14 +37,9 @@ class ForwardJudge final : public loop::Judge {
       : state_(state), judge_(std::move(judge)) {}
   void update(const data::Batch& batch, bool has_samples) override {
     const at::NoGradGuard no_grad;
-    if (state_.pipeline) {
-      const PipelineOutput output = pipeline_forward(state_, batch, has_samples);
-      if (output.logits.defined() && output.noted.has_samples)
-        judge_->update(output.noted.batch, output.logits);
-      return;
-    }
-    const at::Tensor outputs = forward(state_, batch, /*training=*/false, 0);
-    if (has_samples) judge_->update(batch, outputs);
+    const InferenceOutput output = inference(state_, batch, has_samples);
+    if (output.logits.defined() && output.noted.has_samples)
+      judge_->update(output.noted.batch, output.logits);
   }
   void finish(loop::World& world, loop::Evaluation& result) override {
     const at::NoGradGuard no_grad;

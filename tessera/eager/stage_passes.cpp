@@ -42,13 +42,24 @@ at::Tensor input_like(const TrainState& state, size_t part) {
       .set_requires_grad(something_is_trained);
 }
 
+NotedBatch noted_of(const data::Batch& batch, bool has_samples) {
+  NotedBatch noted;
+  noted.batch.labels = batch.labels;
+  noted.batch.samples = batch.samples;
+  noted.batch.second_labels = batch.second_labels;
+  noted.batch.label_weights = batch.label_weights;
+  noted.batch.size = batch.size;
+  noted.has_samples = has_samples;
+  return noted;
+}
+
 /// A forward pass of a batch that does not train.
 class InferencePass final : public parallel::StageWork {
  public:
   InferencePass(TrainState& state, const data::Batch& batch, bool has_samples)
       : state_(state), batch_(batch), has_samples_(has_samples) {}
 
-  parallel::Note load(int64_t) override { return note_of({batch_, has_samples_, 1}, batch_.size); }
+  parallel::Note load(int64_t) override { return note_of(noted_of(batch_, has_samples_), batch_.size); }
   parallel::Note pretended_note(int64_t) override { return load(0); }
   at::Tensor pretended_input(size_t part) override { return input_like(state_, part); }
 
@@ -70,13 +81,13 @@ class InferencePass final : public parallel::StageWork {
     TESSERA_CHECK(false, "a forward pass alone has no backward");
   }
 
-  PipelineOutput take() { return std::move(output_); }
+  InferenceOutput take() { return std::move(output_); }
 
  private:
   TrainState& state_;
   const data::Batch& batch_;
   const bool has_samples_;
-  PipelineOutput output_;
+  InferenceOutput output_;
 };
 
 }  // namespace
@@ -128,8 +139,8 @@ parallel::Note TrainingPasses::load(int64_t micro_batch) {
   samples_.given_up = samples_.given_up || given_up;
   if (!samples_.given_up) samples_.samples = input.batch.step_size;
   if (!has_samples) input = state_.input->with_images(placeholder_batch(state_));
-  NotedBatch noted{input.batch, has_samples, samples_.samples};
-  noted.batch.images.clear();
+  NotedBatch noted = noted_of(input.batch, has_samples);
+  noted.step_samples = samples_.samples;
   noted.batch.given_up = samples_.given_up;
   return note_of(noted, step_.room);
 }
@@ -179,8 +190,9 @@ void TrainingPasses::backward(const parallel::PartPass& pass, const at::Tensor& 
   inputs_.erase(input);
 }
 
-PipelineOutput pipeline_forward(TrainState& state, const data::Batch& batch, bool has_samples) {
+InferenceOutput inference(TrainState& state, const data::Batch& batch, bool has_samples) {
   const at::NoGradGuard no_grad;
+  if (!state.pipeline) return {forward(state, batch, /*training=*/false, 0), noted_of(batch, has_samples)};
   InferencePass pass(state, batch, has_samples);
   const std::vector<plan::Action> actions = plan::forward_schedule(state.pipeline->parts(), 1);
   state.pipeline->run({actions, 1, note_numbers(batch.size), /*trains=*/false}, pass);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The passes of a training's pipeline stage. The first stage loads images; the others learn samples and
-// labels from its notes (parallel/pipeline.h), and the last one has the loss.
+// The passes of a pipeline stage. The first stage loads images; the others learn samples and labels from its
+// notes (parallel/pipeline.h), and the last one has the logits and the loss.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -60,13 +60,14 @@ class TrainingPasses final : public parallel::StageWork {
   std::map<int64_t, DeviceInput::Input> inputs_;  // on the first stage, by micro-batch, until its backward
 };
 
-/// Logits of a batch through a pipeline, and what the last stage must know of it.
-struct PipelineOutput {
-  at::Tensor logits;  // [size, classes] float32 on the last stage; undefined on the others
-  NotedBatch noted;
+/// Logits of a batch, and what a rank that has them must know of it.
+struct InferenceOutput {
+  at::Tensor logits;  // [size, classes] float32 on the state's device; undefined on all stages but the last
+  NotedBatch noted;   // of the batch that passed this rank
 };
-/// Without gradients. The batch of a rank of the first stage counts, and is that of the same place in every
-/// other stage. Returns when this rank's stage is done. Collective.
-PipelineOutput pipeline_forward(TrainState& state, const data::Batch& batch, bool has_samples);
+/// Forward pass without gradients, of whole models and of stages. In a pipeline the batch of a rank of the
+/// first stage counts, and is that of the same place in every other stage; returns when this rank's stage is
+/// done. The state's context observes what this rank computes. Collective.
+InferenceOutput inference(TrainState& state, const data::Batch& batch, bool has_samples);
 
 }  // namespace tessera::eager

@@ -2,6 +2,7 @@
 #include "tessera/eager/trained_model.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <string_view>
 
@@ -53,6 +54,14 @@ TrainedModel open_weights(const std::string& path, const std::vector<std::string
   return {path, recipe::parse_recipe(toml, path, ".", without_zero_lengths(sets)), std::move(found)};
 }
 
+/// Does --set lay out the pipeline of the evaluation?
+bool gives_stages(const std::vector<std::string>& sets) {
+  constexpr std::array<const char*, 6> kKeys = {"parallel.pipeline",      "parallel.stages",
+                                                "parallel.schedule",      "parallel.virtual_stages",
+                                                "parallel.micro_batches", "parallel.ahead"};
+  return std::ranges::any_of(kKeys, [&](const char* key) { return recipe::last_set(sets, key).has_value(); });
+}
+
 bool fits(const recipe::Recipe& recipe, int64_t world) {
   try {
     static_cast<void>(make_plan(recipe, world));
@@ -67,7 +76,8 @@ bool fits(const recipe::Recipe& recipe, int64_t world) {
 void use_any_ranks(recipe::Recipe& recipe, int64_t world, const std::vector<std::string>& sets) {
   if (!recipe::last_set(sets, "parallel.plan")) recipe.parallel.plan = "";
   if (!recipe::last_set(sets, "shard.ranks")) recipe.shard.ranks = 0;
-  if (!recipe::last_set(sets, "parallel.pipeline")) recipe.parallel.pipeline = plan::PipelineSettings();
+  recipe.distill.teacher.clear();
+  if (!gives_stages(sets)) recipe.parallel.pipeline = plan::PipelineSettings();
   const bool own_units = recipe::last_set(sets, "shard.units").has_value();
   if (!own_units) recipe.shard.units = plan::rules_for_any_ranks(recipe.shard.units, /*whole_layers=*/false);
   if (fits(recipe, world)) return;

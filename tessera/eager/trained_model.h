@@ -33,7 +33,8 @@ TrainedModel open_trained_model(const std::string& path, int64_t world, const st
 
 /// Removes the training's groups of ranks from a recipe that is to be evaluated on `world` ranks: its plan
 /// file, stages, groups that split the state, and where it does not fit these ranks, tensor parallelism. The
-/// numbers are the same without. Keys that `sets` gives stay.
+/// numbers are the same without. Keys that `sets` gives stay; one of them that lays out stages keeps the
+/// stages. The teacher of the training goes as well.
 void use_any_ranks(recipe::Recipe& recipe, int64_t world, const std::vector<std::string>& sets);
 
 /// float32 where the recipe evaluates in it or the evaluation is for `features`, unless --set says otherwise.

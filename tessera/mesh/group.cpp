@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/mesh/sum_rows.h"
@@ -167,9 +168,14 @@ Pending Group::gather(const char* kind, at::Tensor output, at::Tensor input, con
                [=, transport = transport_.get()] { return transport->all_gather(output, input); });
 }
 
+void Group::start_rest_of_reduction() {
+  if (rest_of_reduction_) std::exchange(rest_of_reduction_, nullptr)();
+}
+
 Pending Group::exchange(const char* kind, at::Tensor output, at::Tensor input, const Splits& splits,
                         const std::string& what) {
   check_device(input, what);
+  start_rest_of_reduction();
   const int64_t bytes = sent_by(splits, rank_) * static_cast<int64_t>(input.element_size());
   return begin(traffic_[kind], bytes, begins(kind, what), *transport_,
                [=, transport = transport_.get()] { return transport->exchange(output, input, splits); });
@@ -188,6 +194,7 @@ Pending Group::reduce(const char* kind, at::Tensor output, at::Tensor input, at:
     output.copy_(input);
     return {};
   }
+  start_rest_of_reduction();
   wire = travels_as(input.scalar_type(), wire);
   const int64_t n = output.numel(),
                 width = std::clamp<int64_t>(piece_numbers_ / size_, 1, std::max<int64_t>(n, 1));
@@ -197,8 +204,10 @@ Pending Group::reduce(const char* kind, at::Tensor output, at::Tensor input, at:
   const std::string operation = begins(kind, what);
   const auto reduction = std::make_shared<Reduction>(std::move(output), input, wire, size_, width, transport_,
                                                      label_of(operation));
-  return {traffic, operation, (n + width - 1) / width,
-          [reduction](int64_t piece) { return reduction->start(piece); }};
+  const int64_t pieces = (n + width - 1) / width;
+  Pending pending(traffic, operation, pieces, [reduction](int64_t piece) { return reduction->start(piece); });
+  if (pieces > kPiecesAtOnce) rest_of_reduction_ = pending.start_rest();
+  return pending;
 }
 
 namespace {
@@ -254,6 +263,7 @@ void Group::broadcast(at::Tensor& values, int64_t root, const std::string& what)
   const int64_t window = std::min((bytes.numel() + size_ - 1) / size_, kWindowBytes / size_) * size_;
   at::Tensor sent = at::zeros({window}, bytes.options()), received = at::empty_like(sent);
   const int64_t part = window / size_, traffic = part * (size_ - 1);
+  start_rest_of_reduction();
   for (int64_t begin = 0; begin < bytes.numel(); begin += window) {
     const int64_t count = std::min(window, bytes.numel() - begin);
     if (rank_ == root) sent.narrow(0, 0, count).copy_(bytes.narrow(0, begin, count));

@@ -103,6 +103,10 @@ class Group {
   /// largest count where that adds a quarter at most. Else there are two messages (PendingRows): every rank
   /// receives what it lacks, once, and sends as gather_shares() says.
   PendingRows gather_rows(const at::Tensor& mine, std::span<const int64_t> counts, const std::string& what);
+  /// On rank `root` of the group the rows of all ranks, rank 0's first, as gather_rows() gives them to every
+  /// rank; on the others none, [0, ...]. Each rank sends its rows once. Waits. Throws CommError.
+  at::Tensor gather_rows_to(int64_t root, const at::Tensor& mine, std::span<const int64_t> counts,
+                            const std::string& what);
   /// This rank's rows of the sum over ranks, in rank order, of `partial` [sum of counts, ...]:
   /// [counts[rank()], ...] float32, or float64 of float64. The rows travel in their dtype. Where
   /// gather_rows() has two messages, some sums are made by other ranks (sum_shares()) and travel in the dtype
@@ -125,8 +129,8 @@ class Group {
   std::vector<std::string> all_gather_text(const std::string& text, const std::string& what);
   void barrier(const std::string& what);
 
-  /// By kind: "all_gather", "reduce_scatter", "gather_rows", "sum_rows", "send", "receive", "all_reduce",
-  /// "broadcast", "sum", "control".
+  /// By kind: "all_gather", "reduce_scatter", "gather_rows", "gather_rows_to", "sum_rows", "send", "receive",
+  /// "all_reduce", "broadcast", "sum", "control".
   const std::map<std::string, Traffic>& traffic() const { return traffic_; }
   double wait_seconds() const;
   /// Makes what waits for other ranks fail, on this rank. From any thread.
@@ -149,6 +153,9 @@ class Group {
                              const std::string& what);
   PendingRows sum_unequal(const at::Tensor& partial, std::span<const int64_t> counts,
                           const std::string& what);
+  /// Before an exchange starts: pieces of an earlier reduction would start before it on one rank and behind
+  /// it on another, as their messages end.
+  void start_rest_of_reduction();
   void begin_one(const char* kind, int64_t bytes, const std::string& what,
                  const std::function<Waiter()>& start);
 
@@ -157,6 +164,7 @@ class Group {
   std::shared_ptr<Transport> transport_;
   int64_t piece_numbers_ = kPieceValues;
   std::map<std::string, Traffic> traffic_;
+  std::function<void()> rest_of_reduction_;  // of the last one in pieces; null: none
   std::shared_ptr<LastOperation> last_;
 };
 

@@ -145,6 +145,20 @@ PendingRows Group::gather_unequal(const at::Tensor& mine, std::span<const int64_
           [=] { return result(held); }};
 }
 
+at::Tensor Group::gather_rows_to(int64_t root, const at::Tensor& mine, std::span<const int64_t> counts,
+                                 const std::string& what) {
+  check_rows(mine, counts, size_, counts[static_cast<size_t>(rank_)], what);
+  TESSERA_CHECK(root >= 0 && root < size_, what, ": rank ", root, " of ", size_);
+  if (size_ == 1) return mine.clone();
+  const at::Tensor all = at::empty(with_rows(mine, rank_ == root ? sum_of(counts) : 0), mine.options());
+  if (sum_of(counts) == 0) return all;
+  const std::vector<int64_t> values = values_of(counts, mine);
+  Splits to_root(values.size(), std::vector<int64_t>(values.size()));
+  for (size_t i = 0; i < values.size(); ++i) to_root[i][static_cast<size_t>(root)] = values[i];
+  exchange("gather_rows_to", all.view({-1}), mine.contiguous().view({-1}), to_root, what).wait();
+  return all;
+}
+
 PendingRows Group::sum_rows(const at::Tensor& partial, std::span<const int64_t> counts,
                             const std::string& what) {
   const int64_t total = sum_of(counts);

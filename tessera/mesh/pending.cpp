@@ -70,6 +70,10 @@ struct Pending::State {
     if (trace != nullptr && done()) trace->end_beside("communication", operation, trace_number);
   }
 
+  void start_rest() {
+    for (start_pieces(); begun < pieces; start_pieces()) end_first();
+  }
+
   [[noreturn]] void fail(const std::exception& error) const {
     throw CommError(
         concat("[mesh.", operation, "] ", plain_reason(error), " (after ", seconds_since(started), " s)"));
@@ -92,6 +96,12 @@ Pending& Pending::operator=(Pending&& other) noexcept {
 }
 
 Pending::~Pending() = default;
+
+std::function<void()> Pending::start_rest() const {
+  return [state = std::weak_ptr<State>(state_)] {
+    if (const auto alive = state.lock()) alive->start_rest();
+  };
+}
 
 bool Pending::advance() {
   if (!state_) return true;

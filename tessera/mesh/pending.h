@@ -52,10 +52,13 @@ class Pending {
   /// Blocks until the result is in the output tensor. Throws CommError.
   void wait();
   bool active() const { return state_ != nullptr; }
+  /// A function that starts all pieces that have not started, and waits for earlier ones where there is no
+  /// room. Does nothing once wait() was called or this object is gone. Throws CommError.
+  std::function<void()> start_rest() const;
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace tessera::mesh

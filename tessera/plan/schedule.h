@@ -3,10 +3,8 @@
 // lists of actions, which the executor runs, the checker proves free of deadlock, and simulate() times.
 // Pure; safe from any thread.
 //
-// Note [What can wait for what]: all ranks of a stage run the same list. A collective has ranks of one stage
-// alone and belongs to one action, so the ranks of its group come to it in the same order. Ranks of different
-// stages meet in messages alone, of which a pass waits for the one it reads. So a step comes to its end if
-// the lists do, which check_schedule() proves.
+// check_schedule() looks at passes and the messages that they read. step_events.h has every collective and
+// message of a step.
 #pragma once
 
 #include <cstdint>

@@ -163,6 +163,7 @@ class StepBench {
 
   double flops_per_image() const { return arch::training_flops(job_.recipe.model); }
   const recipe::BatchSizes& sizes() const { return sizes_; }
+  int64_t stages() const { return state_->plan.stages; }
 
  private:
   static data::TransformOptions transform(const recipe::Recipe& recipe) {
@@ -260,7 +261,9 @@ Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& ro
                {"dtype", eager::dtype_name(dtype)},
                {"ranks", ranks.world},
                {"threads_per_rank", threads},
+               {"stages", bench.stages()},
                {"batch_per_rank", bench.sizes().per_rank},
+               {"micro_batches", bench.sizes().accumulation},
                {"global_batch", bench.sizes().batch},
                {"level", plan::to_string(recipe.shard.level)},
                {"recompute", recipe.shard.recompute},
@@ -284,13 +287,21 @@ Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& ro
   return json;
 }
 
+/// "batch 64 = 2 ranks a stage x 4 x 8 micro-batches in 2 stages".
+std::string batch_text(const Json& json) {
+  const auto whole = [&](const char* name) { return json.at(name).get<int64_t>(); };
+  const int64_t stages = whole("stages"), micro_batches = whole("micro_batches");
+  return concat("batch ", whole("global_batch"), " = ", whole("ranks") / stages,
+                stages > 1 ? " ranks a stage x " : " ranks x ", whole("batch_per_rank"),
+                micro_batches > 1 ? concat(" x ", micro_batches, " micro-batches") : "",
+                stages > 1 ? concat(" in ", stages, " stages") : "");
+}
+
 void print(const Json& json) {
   const auto number = [&](const char* name) { return json.at(name).get<double>(); };
-  std::printf("%s on %s, batch %ld = %ld ranks x %ld, %s, %s%s%s\n",
-              json.at("model").get<std::string>().c_str(), json.at("device").get<std::string>().c_str(),
-              json.at("global_batch").get<long>(), json.at("ranks").get<long>(),
-              json.at("batch_per_rank").get<long>(), json.at("dtype").get<std::string>().c_str(),
-              json.at("level").get<std::string>().c_str(),
+  std::printf("%s on %s, %s, %s, %s%s%s\n", json.at("model").get<std::string>().c_str(),
+              json.at("device").get<std::string>().c_str(), batch_text(json).c_str(),
+              json.at("dtype").get<std::string>().c_str(), json.at("level").get<std::string>().c_str(),
               json.at("recompute").get<bool>() ? ", recompute" : "",
               json.at("keeps_activations").get<bool>() ? ", outputs of norms and GELUs kept" : "");
   std::printf("%-30s %10.2f images/s, %.3f s a step\n", "whole step", number("images_per_second"),
@@ -341,7 +352,7 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
   try {
     return eager::guarded(
         [&] {
-          const int64_t batch = job.recipe.train.batch_per_rank;
+          const int64_t batch = eager::batch_sizes(job.recipe, plan).per_rank;
           if (device.is_cuda()) eager::check_gpu_memory(job.recipe, plan, batch, ranks, "");
           if (device.is_cpu() && ranks.local_rank == 0)
             eager::check_memory(job.recipe, plan, batch, ranks, "");

@@ -11,7 +11,7 @@ namespace tessera::train {
 
 int train(const TrainJob& job, const launch::Ranks& ranks);
 int eval(const EvalJob& job, const launch::Ranks& ranks);
-int predict(const PredictJob& job);
+int predict(const PredictJob& job, const launch::Ranks& ranks);
 int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks);
 int bench_step(const BenchStepJob& job, const launch::Ranks& ranks);
 int compare_layouts_command(const CompareLayoutsJob& job);

@@ -116,7 +116,7 @@ struct Entry {
   int (*train)(const TrainJob& job, const launch::Ranks& ranks);
   int (*eval)(const EvalJob& job, const launch::Ranks& ranks);
   /// kExitPartial where some images, but not all, could not be read.
-  int (*predict)(const PredictJob& job);
+  int (*predict)(const PredictJob& job, const launch::Ranks& ranks);
   int (*bench_shard)(const BenchShardJob& job, const launch::Ranks& ranks);
   int (*bench_step)(const BenchStepJob& job, const launch::Ranks& ranks);
   /// kExitDifferent where the layouts differ. Ranks are threads of this process.

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <array>
 
 #include "tessera/base/error.h"
 #include "tessera/base/output_file.h"
@@ -13,6 +14,7 @@
 #include "tessera/data/placement.h"
 #include "tessera/eager/backend.h"
 #include "tessera/eager/mesh_world.h"
+#include "tessera/eager/stage_passes.h"
 #include "tessera/formats/safetensors.h"
 #include "tessera/loop/evaluation.h"
 #include "tessera/models/segmented_model.h"
@@ -20,25 +22,62 @@
 namespace tessera::train {
 namespace {
 
-/// Rows of the samples of all ranks, each [rows, ...], in the order of samples: [samples, ...].
-at::Tensor in_order(const at::Tensor& rows, const at::Tensor& places, mesh::Mesh& mesh,
-                    const std::string& what) {
-  at::Tensor all = at::empty({mesh.world_size() * rows.numel()}, rows.options());
-  mesh.world().all_gather(all, rows.reshape({-1}).contiguous(), what).wait();
-  std::vector<int64_t> shape = rows.sizes().vec();
-  shape[0] *= mesh.world_size();
-  return all.view(shape).index_select(0, places);
-}
-
-/// Of each sample its place among the rows of all ranks, `rows` of each.
-at::Tensor places_of(const data::EvaluationShares& shares, int64_t samples, int64_t world, int64_t rows) {
-  at::Tensor places = at::empty({samples}, at::kLong);
-  auto* place = places.mutable_data_ptr<int64_t>();
-  for (int64_t rank = 0; rank < world; ++rank) {
-    for (int64_t i = 0; i < shares.size(rank); ++i) place[shares.sample(rank, i)] = rank * rows + i;
+/// Brings values of samples, which the ranks of one stage have, to rank 0 in the order of the samples.
+class GatherToRankZero {
+ public:
+  GatherToRankZero(const data::EvaluationShares& shares, int64_t samples, int64_t loading_ranks,
+                   mesh::Mesh& mesh)
+      : mesh_(mesh), places_(at::empty({samples}, at::kLong)) {
+    auto* place = places_.mutable_data_ptr<int64_t>();
+    int64_t row = 0;
+    for (int64_t rank = 0; rank < loading_ranks; ++rank) {
+      sizes_.push_back(shares.size(rank));
+      for (int64_t i = 0; i < shares.size(rank); ++i) place[shares.sample(rank, i)] = row++;
+    }
   }
-  return places;
-}
+
+  /// [samples, ...] on rank 0, undefined on the others. `rows`: [rows, ...] of this rank's samples, and
+  /// perhaps one that is of none; undefined on the ranks of other stages. Collective.
+  at::Tensor operator()(const at::Tensor& rows, at::ScalarType dtype, const std::string& what) const {
+    std::vector<int64_t> counts, shape;
+    const at::Tensor shapes = shapes_of_all_ranks(rows, what);
+    for (int64_t rank = 0; rank < mesh_.world_size(); ++rank) {
+      const auto dims = shapes[rank][0].item<int64_t>();
+      counts.push_back(dims > 0 ? sizes_[static_cast<size_t>(rank) % sizes_.size()] : 0);
+      if (dims > 0) shape = shape_in(shapes[rank]);
+    }
+    const at::Tensor mine = rows.defined() ? rows.narrow(0, 0, counts[static_cast<size_t>(mesh_.rank())])
+                                           : at::empty(shape, dtype);
+    const at::Tensor all = mesh_.world().gather_rows_to(0, mine, counts, what);
+    return mesh_.rank() == 0 ? all.index_select(0, places_) : at::Tensor();
+  }
+
+ private:
+  static constexpr int64_t kMostDims = 7;
+
+  /// [ranks, 1 + kMostDims]: dimensions of a rank's rows (0: it has none), and their sizes.
+  at::Tensor shapes_of_all_ranks(const at::Tensor& rows, const std::string& what) const {
+    at::Tensor mine = at::zeros({1 + kMostDims}, at::kLong);
+    if (rows.defined()) {
+      TESSERA_CHECK(rows.dim() <= kMostDims, what, " of ", rows.dim(), " dimensions");
+      mine[0] = rows.dim();
+      for (int64_t i = 0; i < rows.dim(); ++i) mine[1 + i] = rows.size(i);
+    }
+    const at::Tensor all = at::empty({mesh_.world_size(), mine.numel()}, mine.options());
+    mesh_.world().all_gather(all.view({-1}), mine, "shape of " + what).wait();
+    return all;
+  }
+  /// That of no rows.
+  static std::vector<int64_t> shape_in(const at::Tensor& numbers) {
+    std::vector<int64_t> shape = {0};
+    for (int64_t i = 1; i < numbers[0].item<int64_t>(); ++i) shape.push_back(numbers[1 + i].item<int64_t>());
+    return shape;
+  }
+
+  mesh::Mesh& mesh_;
+  at::Tensor places_;           // of each sample its row among those of the loading ranks
+  std::vector<int64_t> sizes_;  // samples of each loading rank
+};
 
 /// This rank's rows of one value, filled batch by batch.
 class FeatureRows {
@@ -82,6 +121,13 @@ void stop_together(loop::EvaluationPass& pass, const data::LoaderOptions& loader
               .problem = "stopped by a signal before the features of all images were computed"});
 }
 
+/// Ends all ranks where more samples are broken than is allowed. `labels`: of all samples, on rank 0.
+void check_labels(const at::Tensor& labels, int64_t samples, double limit, loop::World& world) {
+  std::array<double, 1> broken = {labels.defined() ? labels.lt(0).sum().item<double>() : 0.0};
+  world.sum(broken, "broken samples");
+  data::check_broken(static_cast<int64_t>(broken[0]), samples, limit, "");
+}
+
 }  // namespace
 
 Features extract_features(eager::TrainState& state, const data::Source& source,
@@ -91,14 +137,16 @@ Features extract_features(eager::TrainState& state, const data::Source& source,
   check_units(state, units);
   const eager::StateEvaluator evaluator(state);
   eager::MeshWorld world(mesh);
+  const loop::LoadingRank loading = evaluator.loading(world);
   loop::EvaluationPass pass(evaluator, source, state.recipe.data.transform, loader, batch, world);
-  const int64_t rows = (source.size() + mesh.world_size() - 1) / mesh.world_size();
+  const int64_t rows = (source.size() + loading.ranks - 1) / loading.ranks;
   std::map<std::string, FeatureRows> found;
   found.emplace("features", rows);
   for (const std::string& unit : units) found.emplace(unit, rows);
-  at::Tensor labels = at::full({rows}, -1, at::kLong);
+  at::Tensor labels = loading.loads ? at::full({rows}, -1, at::kLong) : at::Tensor();
   int64_t first = 0;
   state.context.every_token = true;
+  // Of a stage the units that it has.
   state.context.observe = [&](const std::string& name, const at::Tensor& value) {
     const auto rows_of = found.find(name);
     if (rows_of != found.end()) rows_of->second.put(first, value);
@@ -109,24 +157,22 @@ Features extract_features(eager::TrainState& state, const data::Source& source,
     // A placeholder batch's values, if any, fill the last row of a rank that has one sample less; no sample's
     // place is there.
     const auto [images, has_samples] = pass.next();
-    forward(state, images, /*training=*/false, 0);
+    eager::inference(state, images, has_samples);
     if (has_samples) labels.narrow(0, first, images.size).copy_(at::tensor(images.labels));
   }
   state.context.observe = nullptr;
   state.context.every_token = false;
+  const data::EvaluationShares shares(source.size(), loading.ranks, loader.tensor_spans);
+  const GatherToRankZero gathered(shares, source.size(), loading.ranks, mesh);
   Features features;
-  const data::EvaluationShares shares(source.size(), mesh.world_size(), loader.tensor_spans);
-  const at::Tensor places = places_of(shares, source.size(), mesh.world_size(), rows);
-  const auto whole = [&](const at::Tensor& tensor, const std::string& what) {
-    return in_order(tensor, places, mesh, what);
-  };
-  features.labels = whole(labels, "labels");
-  if (loader.ranks_decide) {
-    data::check_broken(features.labels.lt(0).sum().item<int64_t>(), source.size(), loader.error_limit, "");
+  features.labels = gathered(labels, at::kLong, "labels");
+  if (loader.ranks_decide) check_labels(features.labels, source.size(), loader.error_limit, world);
+  features.values = gathered(found.at("features").all(), at::kFloat, "features");
+  for (const std::string& unit : units) {
+    const at::Tensor values = gathered(found.at(unit).all(), at::kFloat, unit);
+    if (values.defined()) features.units[unit] = values;
   }
-  features.values = whole(found.at("features").all(), "features");
-  for (const std::string& unit : units) features.units[unit] = whole(found.at(unit).all(), unit);
-  return mesh.rank() == 0 ? features : Features{};
+  return features;
 }
 
 void write_features(const std::filesystem::path& path, const Features& features, const data::Source& source,

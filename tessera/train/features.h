@@ -25,7 +25,8 @@ struct Features {
   std::map<std::string, at::Tensor> units;  // by name: [samples, ...] float32, the units' outputs
 };
 
-/// Through the evaluation transform, `batch` images a rank at a time. `units`: names such as "blocks.3".
+/// Through the evaluation transform, `batch` images a rank at a time; with stages, a rank of the first one.
+/// `units`: names such as "blocks.3", of any stage. No rank but rank 0 holds values of other ranks.
 /// Collective. Errors: UserError on a unit that the model has not, when loader.give_up says that it is to
 /// stop, and where more samples are broken than loader.error_limit allows.
 Features extract_features(eager::TrainState& state, const data::Source& source,
@@ -44,9 +45,10 @@ int64_t classes_of(const Features& a, const Features& b);
 
 /// Percent of `test` that the `neighbours` most alike samples of `train` tell right: cosine similarity s, a
 /// vote of exp(s / 0.07) each (Wu et al., arXiv 1805.01978; as DINO's evaluation). Rows with label -1 take no
-/// part in `train` and count as wrong in `test`.
+/// part in `train` and count as wrong in `test`. Errors: UserError when `stop`, asked every 1024 samples,
+/// says so.
 double nearest_neighbours_top1(const Features& train, const Features& test, int64_t neighbours,
-                               int64_t classes);
+                               int64_t classes, const std::function<bool()>& stop = {});
 
 /// Percent of `test` that a logistic regression on the features of `train` tells right. Features are
 /// standardised by train's mean and deviation; the mean cross entropy + 1e-4 |W|^2 / 2 is minimised by L-BFGS

@@ -107,13 +107,16 @@ at::Tensor minimise(const Regression& problem, int64_t classes, int64_t steps,
 }  // namespace
 
 double nearest_neighbours_top1(const Features& train, const Features& test, int64_t neighbours,
-                               int64_t classes) {
+                               int64_t classes, const std::function<bool()>& stop) {
   const at::NoGradGuard no_grad;
   const Features known = labelled(train, "the training split");
   const at::Tensor bank = unit_length(known.values).t();
   const int64_t k = std::min(neighbours, known.labels.numel());
   std::vector<at::Tensor> predictions;
   for (int64_t first = 0; first < test.labels.numel(); first += kRowsAtOnce) {
+    if (stop && stop())
+      user_error({.where = "train.probe",
+                  .problem = "the search for nearest neighbours was stopped by a signal before its end"});
     const int64_t rows = std::min(kRowsAtOnce, test.labels.numel() - first);
     const at::Tensor alike = unit_length(test.values.narrow(0, first, rows)).mm(bank);
     const auto [similarity, index] = alike.topk(k, 1);

@@ -180,13 +180,15 @@ void look_at_features(const EvalJob& job, eager::TrainState& state, const data::
     std::snprintf(line, sizeof line, "%s top-1 %.2f %%", what.c_str(), top1);
     log.info(line);
   };
+  const auto stop = [&mesh] {
+    mesh.note_progress();  // the other ranks wait at the end
+    return launch::stop_requested();
+  };
   if (job.neighbours > 0) {
-    const double top1 = nearest_neighbours_top1(known, here, job.neighbours, classes);
+    const double top1 = nearest_neighbours_top1(known, here, job.neighbours, classes, stop);
     tell("knn_top1", concat(job.neighbours, " nearest neighbours:"), top1);
   }
-  if (job.probe) {
-    tell("probe_top1", "linear probe:", linear_probe_top1(known, here, classes, launch::stop_requested));
-  }
+  if (job.probe) tell("probe_top1", "linear probe:", linear_probe_top1(known, here, classes, stop));
 }
 
 /// Of the options those that decide what the ranks compute together; files are rank 0's alone to write.
@@ -247,12 +249,6 @@ class EvalRun {
     threads_ = eager::set_threads(recipe(), ranks_);
     device_ = eager::choose_device(recipe(), ranks_);
     plan_ = eager::make_plan(recipe(), ranks_.world);
-    if (plan_.stages > 1 && wants_features(job_)) {
-      user_error({.where = "train.eval",
-                  .problem = concat("--features, --knn and --probe with ", plan_.stages, " stages"),
-                  .expected = "a model that is not cut into stages",
-                  .hint = "remove --set parallel.pipeline: the numbers are the same without"});
-    }
     source_ = data::open_splits(recipe().data.source, split_, eager::source_options(recipe(), warn_));
     has_outputs_ = has_outputs_for(trained_, *source_, job_, split_, warn_);
     if (needs_training_split(job_)) train_ = eager::open_training(recipe());

@@ -99,8 +99,15 @@ def scaling_is_a_table():
         check([row["batch_per_rank"] for row in rows] == [4, 2], rows)
         rows = json.loads(tessera(*words, "--tensor", "1,2", "--strong", "--json", folder=folder).done(120))
         check([(row["ranks"], row["data_parallel"], row["tensor"]) for row in rows] == [(1, 1, 1), (2, 2, 1), (2, 1, 2)], rows)
-        text = tessera(*words, folder=folder).done(120)
-        check(len(text.strip().splitlines()) == 3 and "efficiency" in text, text)
+        # With stages the same images, in at most 8 micro-batches.
+        words = (*words[:5], 6, *words[6:-1], "2,4", "--pipeline", "1,2", "--tensor", "1,2")
+        rows = json.loads(tessera(*words, "--json", folder=folder, stderr=subprocess.DEVNULL).done(240))  # 4 ranks may be warned about
+        columns = ("ranks", "data_parallel", "tensor", "pipeline", "batch_per_rank", "micro_batches", "global_batch")
+        check([tuple(row[column] for column in columns) for row in rows] == [
+            (2, 2, 1, 1, 6, 1, 12), (4, 4, 1, 1, 6, 1, 24), (2, 1, 2, 1, 6, 1, 12), (4, 2, 2, 1, 6, 1, 24),
+            (2, 1, 1, 2, 2, 6, 12), (4, 2, 1, 2, 2, 6, 24), (4, 1, 2, 2, 2, 6, 24)], rows)
+        text = tessera(*words[:-2], folder=folder, stderr=subprocess.DEVNULL).done(240)
+        check(len(text.strip().splitlines()) == 5 and "efficiency" in text and "pipeline" in text.split(), text)
 
 
 def one_signal_ends_it():
@@ -150,6 +157,12 @@ def nonsense_is_refused_in_one_line():
                 (("scaling", "--set", "parallel.tensor=2"),
                  "[bench.scaling] --set parallel.tensor is given, which sets the tensor-parallel degree of all rows: expected "
                  "degrees in --tensor, such as --tensor 1,2; remove --set parallel.tensor"),
+                (("scaling", "--set", "parallel.pipeline=2"),
+                 "[bench.scaling] --set parallel.pipeline is given, which sets the number of stages of all rows: expected "
+                 "numbers of stages in --pipeline, such as --pipeline 1,2; remove --set parallel.pipeline"),
+                (("scaling", "--pipeline", 3), "[bench.scaling] --pipeline has 3, which divides none of --ranks: expected divisors of some of --ranks"),
+                (("scaling", "--pipeline", 2, "--tensor", 2),
+                 "[bench.scaling] --tensor has 2, which divides none of --ranks together with one of --pipeline: expected "),
                 (("scaling", "--model", "nope"), 'unknown model "nope"'),
                 (("scaling", "--set", "model.image_size=17"), "image_size is 17 (--set model.image_size=17, [model]): expected a multiple of patch_size (16)")):
             refused = tessera("bench", *words, folder=folder)

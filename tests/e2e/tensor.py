@@ -61,8 +61,11 @@ def evaluations_and_exports_are_one_ranks(layout=STRIDED):
         train(folder, "--procs", 4, *layout, *keys).done()
         expected = summary(folder / "run")
         out = {}
-        for name, words in (("one", ()), ("two", ("--procs", 2)), ("four", ("--procs", 4)), ("three", ("--procs", 3))):
-            file = folder / f"{name}.safetensors"
+        stages = [(f"{ranks} ranks, {pipeline} stages {' '.join(more)}", ("--procs", ranks, *settings(parallel__pipeline=pipeline), *more))
+                  for ranks, pipeline, more in ((2, 2, ()), (3, 3, ()), (4, 2, settings(parallel__tensor=2)),
+                                                (4, 2, settings(parallel__tensor=1, shard__level="zero3")))]
+        for name, words in (("one", ()), ("two", ("--procs", 2)), ("four", ("--procs", 4)), ("three", ("--procs", 3)), *stages):
+            file = folder / f"{len(out)}.safetensors"
             out[name] = json_of("eval", "run", *words, "--features", file, "--units", "blocks.0", "--knn", 5, "--probe", folder=folder)
             tensors = read_safetensors(file)
             out[name]["features"] = floats(tensors["features"])
@@ -79,6 +82,7 @@ def evaluations_and_exports_are_one_ranks(layout=STRIDED):
                 check(abs(found[key] - one[key]) < 1e-5, name, key, found[key], one[key])
             for key in ("features", "blocks.0"):
                 check_close(found[key], one[key], 1e-4, name, key)
+        predictions_are_one_ranks(folder, photos, [words for _, words in stages])
         # A program without ranks reads the same weights.
         tessera("checkpoint", "export", "run", "weights.safetensors", folder=folder).done()
         transform = settings(data__source=f"folder:{photos}", model__heads=2, precision__compute="fp32", **{
@@ -94,6 +98,30 @@ def evaluations_and_exports_are_one_ranks(layout=STRIDED):
         still = settings(train__init_from=folder / "weights.safetensors", optimizer__lr=0, schedule__name="constant")
         train(folder, "--procs", 4, *layout, *keys, *still, run="begun").done()
         check(tensors_of(folder / "begun", folder) == read_safetensors(folder / "weights.safetensors"), "weights on their way")
+
+
+def predictions_are_one_ranks(folder, photos, layouts):
+    """Images in uneven rounds, one of them broken; also where that is the only one."""
+    (photos / "broken.png").write_bytes(b"no picture")
+    images = [photos / "val/dark/003.png", photos / "broken.png", *sorted((photos / "val/light").glob("*"))[:5]]
+    expected = tessera("predict", "run", *images, "--json", folder=folder, stderr=subprocess.DEVNULL)
+    check(expected.wait() == 5, expected.text())
+    expected = json.loads(expected.text())
+    check([("error" in entry) for entry in expected] == [False, True, *[False] * 5], expected)
+    for words in (("--procs", 2), ("--procs", 3), *layouts):
+        found = tessera("predict", "run", *images, "--json", *words, folder=folder, stderr=subprocess.DEVNULL)
+        check(found.wait() == 5, words, found.text())
+        for one, wanted in zip(json.loads(found.text()), expected, strict=True):
+            check(one["image"] == wanted["image"] and one.get("error") == wanted.get("error"), words, one, wanted)
+            said = [{entry["class"]: entry["probability"] for entry in which["predictions"]} for which in (one, wanted)]
+            check(said[0].keys() == said[1].keys(), words, said)
+            if said[1]:
+                check_close([said[0][name] for name in said[1]], list(said[1].values()), 1e-5, words, one["image"])
+        alone = tessera("predict", "run", images[1], *words, folder=folder)
+        check(alone.wait() == 2 and alone.text().count("error: ") == 1 and "broken.png" in alone.text(), words, alone.text())
+    refused = tessera("predict", "run", images[0], "--procs", 2, folder=folder, env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                                                                  "MASTER_PORT": "29871"})
+    check(refused.wait() == 2 and "[predict] --procs is 2, but environment has already started 2 ranks" in refused.text(), refused.text())
 
 
 def a_student_in_tensor_groups_learns_from_a_teacher_of_one():

@@ -4,6 +4,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <thread>
+
 #include "../error_text.h"
 #include "ranks.h"
 #include "tessera/base/random.h"
@@ -72,6 +75,37 @@ at::Tensor random_input(int64_t rank, int64_t numel) {
 }
 
 // Whatever the pieces, the bits and the bytes are those of one piece.
+// Ranks that move two reductions on in different orders: a piece of the second must not take the place of one
+// of the first.
+TEST(Collectives, ReductionsInPiecesKeepTheirOrder) {
+  const int64_t n = 64;
+  for (const bool shared_memory : {true, false}) {
+    run_ranks(
+        {{"shard", 2}},
+        [&](Mesh& mesh) {
+          mesh::Group& group = mesh.group("shard");
+          group.set_piece_numbers(16);
+          const auto expected = [&](int64_t seed) {
+            return (random_input(seed, 2 * n) + random_input(seed + 1, 2 * n)).narrow(0, mesh.rank() * n, n);
+          };
+          at::Tensor first = at::empty({n}), second = at::empty({n});
+          const auto reduce = [&](at::Tensor& sum, int64_t seed, const char* what) {
+            return group.reduce_scatter(sum, random_input(seed + mesh.rank(), 2 * n), at::kFloat, what);
+          };
+          mesh::Pending one = reduce(first, 0, "first"), other = reduce(second, 2, "second");
+          for (int i = 0; i < 50; ++i) {
+            mesh.rank() == 0 ? other.advance() : one.advance();
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          }
+          one.wait();
+          other.wait();
+          EXPECT_TRUE(first.equal(expected(0)));
+          EXPECT_TRUE(second.equal(expected(2)));
+        },
+        std::chrono::milliseconds(10'000), shared_memory);
+  }
+}
+
 TEST(Collectives, ReductionInPiecesIsBitwiseThatOfOne) {
   const int64_t n = 1001;
   for (const int64_t world : {2, 3}) {

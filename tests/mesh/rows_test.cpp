@@ -76,6 +76,11 @@ void expect_rows(const Counts& counts, at::ScalarType dtype, bool shared_memory)
         const at::Tensor all =
             group.gather_rows(rows_of(0, first, counts[rank], dtype), counts, "rows").wait();
         EXPECT_TRUE(at::equal(all, rows_of(0, 0, total, dtype)));
+        // So does a gather to one rank, to that rank alone.
+        const int64_t root = ranks - 1;
+        const at::Tensor on_root =
+            group.gather_rows_to(root, rows_of(0, first, counts[rank], dtype), counts, "rows");
+        EXPECT_TRUE(at::equal(on_root, rows_of(0, 0, group.rank() == root ? total : 0, dtype)));
         // A sum brings each rank its rows: of ranks 0 to n - 1, which add 1000 rank each.
         const at::Tensor sum = group.sum_rows(rows_of(group.rank(), 0, total, dtype), counts, "sums").wait();
         const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
@@ -87,6 +92,9 @@ void expect_rows(const Counts& counts, at::ScalarType dtype, bool shared_memory)
         const Sent sent = sent_in_all(counts, 6, dtype)[rank];
         EXPECT_EQ(group.traffic().at("gather_rows").bytes_sent, sent.gather);
         EXPECT_EQ(group.traffic().at("sum_rows").bytes_sent, sent.sum);
+        const int64_t own = group.rank() == root ? 0 : counts[rank] * 6;
+        EXPECT_EQ(group.traffic().at("gather_rows_to").bytes_sent,
+                  own * static_cast<int64_t>(at::elementSize(dtype)));
         if (is_padded(counts)) {
           EXPECT_EQ(group.traffic().at("gather_rows").calls, 1);
           EXPECT_EQ(group.traffic().at("sum_rows").calls, 1);

@@ -209,6 +209,10 @@ TEST(ParallelRecipe, AnEvaluationKeepsTensorParallelismWhereItFits) {
   EXPECT_EQ(degree(plan_of(uniform, 4, {"parallel.tensor=4"}), 1), 4);
   EXPECT_EQ(error_text([&] { plan_of(uniform, 4, {"parallel.tensor=3"}); }),
             "[plan.set_tensor] parallel.tensor is 3: expected a divisor of the 4 ranks that train");
+  const std::vector<std::string> stages = {"parallel.pipeline=2"};
+  EXPECT_EQ(plan_of(stages, 4, {}).stages, 1);
+  EXPECT_EQ(plan_of(stages, 4, {"parallel.schedule=gpipe"}).stages, 2) << "a key of stages asks for them";
+  EXPECT_EQ(plan_of({"distill.teacher=/gone"}, 4, stages).stages, 2) << "the teacher has taught";
   recipe::Recipe recipe = make_recipe({"parallel.plan=/gone/plan.json"});
   use_any_ranks(recipe, 2, {});
   EXPECT_EQ(recipe.parallel.plan, "");

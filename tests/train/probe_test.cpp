@@ -2,6 +2,7 @@
 // Features of any number of ranks are the same, and classifiers on them find what is there.
 #include "small_run.h"
 #include "tessera/base/file.h"
+#include "tessera/base/text.h"
 #include "tessera/formats/safetensors.h"
 #include "tessera/train/features.h"
 #include "tests/error_text.h"
@@ -9,45 +10,85 @@
 namespace tessera::train {
 namespace {
 
-Features features_of(int64_t world, const std::vector<std::string>& units, int64_t tensor = 1) {
+struct FeatureLayout {
+  int64_t world;
+  std::vector<std::string> sets;
+  bool same_batches = false;  // as one rank's: the same bits
+};
+
+Features features_of(const FeatureLayout& layout, const std::string& source_name,
+                     const std::vector<std::string>& units) {
   at::set_num_threads(1);
   Features result;
-  const recipe::Recipe recipe = make_recipe({"data.source=fake:98", concat("parallel.tensor=", tensor)});
-  run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+  std::vector<std::string> sets = layout.sets;
+  sets.push_back("data.source=" + source_name);
+  const recipe::Recipe recipe = make_recipe(sets);
+  run_plan_ranks(recipe, layout.world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
     const auto state = assemble(recipe, plan, mesh, false);
     const auto source = data::open_source(recipe.data.source, "val", source_options(recipe));
     Log log(false);
     auto loader = loader_options(recipe, launch::Ranks{}, 1, log);
-    loader.tensor_spans = plan::tensor_spans(plan);
+    load_for(plan, &loader);
     const Features found = extract_features(*state, *source, loader, 8, units, mesh);
     EXPECT_EQ(found.values.defined(), mesh.rank() == 0);
+    EXPECT_EQ(found.units.size(), mesh.rank() == 0 ? units.size() : 0U);
     if (mesh.rank() == 0) result = found;
-    try {
-      extract_features(*state, *source, loader, 8, {"blocks.9"}, mesh);
-      ADD_FAILURE();
-    } catch (const UserError& error) {
-      EXPECT_EQ(std::string(error.what()),
-                "[train.features] the model has no unit 'blocks.9': expected one of stem, blocks.0, "
-                "blocks.1, blocks.2, head");
-    }
+    EXPECT_EQ(error_text([&] { extract_features(*state, *source, loader, 8, {"blocks.9"}, mesh); }),
+              "[train.features] the model has no unit 'blocks.9': expected one of stem, blocks.0, "
+              "blocks.1, blocks.2, head");
   });
   return result;
 }
 
+/// Units of the first, a middle and the last stage.
+void expect_one_ranks_features(const FeatureLayout& layout, const std::string& source) {
+  const std::vector<std::string> units = {"stem", "blocks.1", "head"};
+  const Features expected = features_of({1, {}}, source, units), found = features_of(layout, source, units);
+  EXPECT_TRUE(found.labels.equal(expected.labels));
+  const double tolerance = layout.same_batches ? 0 : 1e-5;
+  const auto expect_close = [&](const at::Tensor& a, const at::Tensor& b, const std::string& what) {
+    ASSERT_EQ(a.sizes(), b.sizes()) << what;
+    EXPECT_LE((a - b).abs().max().item<double>(), tolerance) << what;
+  };
+  expect_close(found.values, expected.values, "features");
+  for (const std::string& unit : units) expect_close(found.units.at(unit), expected.units.at(unit), unit);
+  const int64_t classes = classes_of(expected, expected);
+  EXPECT_EQ(nearest_neighbours_top1(found, found, 5, classes),
+            nearest_neighbours_top1(expected, expected, 5, classes));
+  EXPECT_NEAR(linear_probe_top1(found, found, classes), linear_probe_top1(expected, expected, classes),
+              layout.same_batches ? 0 : 2);
+}
+
+TEST(Features, HaveTheShapesOfTheModel) {
+  const Features found = features_of({1, {}}, "fake:98", {"blocks.1", "head"});
+  EXPECT_EQ(found.labels.numel(), 98);
+  EXPECT_EQ(found.values.sizes(), (std::vector<int64_t>{98, 24}));
+  EXPECT_EQ(found.units.at("blocks.1").size(2), 24);
+  EXPECT_EQ(found.units.at("head").sizes(), (std::vector<int64_t>{98, 7}));
+}
+
 TEST(Features, AreTheSameOnAnyRanks) {
-  const Features expected = features_of(1, {"blocks.1", "head"});
-  const int64_t samples = expected.labels.numel();
-  EXPECT_EQ(expected.values.sizes(), (std::vector<int64_t>{samples, 24}));
-  EXPECT_EQ(expected.units.at("blocks.1").size(2), 24);
-  EXPECT_EQ(expected.units.at("head").sizes(), (std::vector<int64_t>{samples, 7}));
   for (const auto& [world, tensor] :
        std::vector<std::pair<int64_t, int64_t>>{{2, 1}, {3, 1}, {3, 3}, {4, 2}, {6, 3}}) {
     SCOPED_TRACE(concat(world, " ranks, tensor ", tensor));
-    const Features found = features_of(world, {"blocks.1", "head"}, tensor);
-    EXPECT_TRUE(found.labels.equal(expected.labels));
-    EXPECT_LE((found.values - expected.values).abs().max().item<double>(), 1e-5);
-    for (const char* unit : {"blocks.1", "head"}) {
-      EXPECT_LE((found.units.at(unit) - expected.units.at(unit)).abs().max().item<double>(), 1e-5) << unit;
+    expect_one_ranks_features({world, {concat("parallel.tensor=", tensor)}}, "fake:98");
+  }
+}
+
+TEST(Features, AreTheSameInStages) {
+  const std::vector<std::string> interleaved = {"parallel.pipeline=2", "parallel.schedule=interleaved",
+                                                "parallel.virtual_stages=2", "parallel.micro_batches=2"};
+  for (const FeatureLayout& layout :
+       {FeatureLayout{2, {"parallel.pipeline=2"}, true}, FeatureLayout{3, {"parallel.pipeline=3"}, true},
+        FeatureLayout{2, interleaved, true}, FeatureLayout{4, interleaved},
+        FeatureLayout{4, {"parallel.pipeline=2", "parallel.tensor=2"}},
+        FeatureLayout{4, {"parallel.pipeline=2", "parallel.tensor=2", "parallel.tensor_adjacent=false"}},
+        FeatureLayout{6, {"parallel.pipeline=3", "shard.level=zero1"}},
+        FeatureLayout{6, {"parallel.pipeline=2", "shard.units=blocks.0=tensor3"}}}) {
+    // The last batch is small; then ranks without any sample.
+    for (const char* source : {"fake:98", "fake:9", "fake:1"}) {
+      SCOPED_TRACE(concat(layout.world, " ranks, ", join(layout.sets, " "), ", ", source));
+      expect_one_ranks_features(layout, source);
     }
   }
 }
@@ -121,6 +162,13 @@ TEST(Probe, StopsWhenAskedTo) {
   EXPECT_EQ(error_text([&] { linear_probe_top1(clouds(300, 1.0, 1), clouds(30, 1.0, 2), 3, stop); }),
             "[train.probe] the linear probe was stopped by a signal before it was trained");
   EXPECT_EQ(steps, 3);
+}
+
+TEST(Neighbours, StopWhenAskedTo) {
+  EXPECT_EQ(error_text([&] {
+              nearest_neighbours_top1(clouds(9, 1.0, 1), clouds(9, 1.0, 2), 1, 3, [] { return true; });
+            }),
+            "[train.probe] the search for nearest neighbours was stopped by a signal before its end");
 }
 
 TEST(Neighbours, VoteByTheirAngle) {
