@@ -61,6 +61,7 @@ void take_batch(const SearchRequest& request, const recipe::TrainRecipe& train, 
         recipe::resolve_batch(train, train.batch > 0 && train.batch_per_rank == 0 ? 1 : question.ranks);
     question.batches = {sizes.batch};
     if (train.batch > 0) question.images_of_rank = train.batch_per_rank;
+    question.equal_ranks = question.images_of_rank > 0;
   }
   if (question.micro_batches > 0)
     searched->notes.push_back(

@@ -90,12 +90,11 @@ struct LoaderOptions {
   uint64_t seed = 0;
   int64_t rank = 0, world = 1;
   std::vector<plan::Span> tensor_spans =
-      {};               // remainders are spread over these groups of ranks (placement.h)
-  int64_t batch = 128;  // global: samples of one optimizer step
-  int64_t accumulation =
-      1;                 // micro-batches per step and rank; batch must be a multiple of world * accumulation
-  int64_t workers = 1;   // decoding threads; 0: decode in next()
-  int64_t prefetch = 4;  // micro-batches ready ahead, at most
+      {};                    // remainders are spread over these groups of ranks (placement.h)
+  int64_t batch = 128;       // global: samples of one optimizer step
+  int64_t accumulation = 1;  // micro-batches per step and rank
+  int64_t workers = 1;       // decoding threads; 0: decode in next()
+  int64_t prefetch = 4;      // micro-batches ready ahead, at most
   OrderOptions order;
   StreamStart start;           // differs from step 0 after a resume
   ImageMixing mix;             // of the samples of a training step
@@ -142,10 +141,10 @@ class TrainLoader {
   ~TrainLoader();
   /// The next micro-batch of this rank: `accumulation` of them make a step. Rethrows a worker's error.
   /// Of step s with global batch B, rank r takes micro-batch a = samples [((r * accumulation + a) * b, ... +
-  /// b) of the step's B samples, b = B / (world * accumulation). The last step of an epoch whose remainder is
-  /// kept, or in which a new batch began (`start`), has fewer than B: it fills its micro-batches one after
-  /// another, each on all ranks (StepShares), so a micro-batch may be short or empty. Batch::step_size says
-  /// of how many samples the step's mean is.
+  /// b) of the step's B samples, b = B / (world * accumulation). Where that is no whole number, and in the
+  /// last step of an epoch, which may have fewer than B samples (a remainder that is kept, or a new batch
+  /// that began: `start`), ranks and micro-batches differ in size and may be empty (StepShares).
+  /// Batch::step_size says of how many samples the step's mean is.
   Batch next();
   /// Ends the workers; false: after so many seconds some hang in a file. Nothing but the destructor, which
   /// waits for those, may be called then.
@@ -176,7 +175,7 @@ class TrainLoader {
 /// Every sample of the source exactly once over all ranks, in order, without augmentation. Rank r takes
 /// samples r, r + world, ..., and the last ones, where they are fewer than the ranks, go where
 /// EvaluationShares says; its last batch may be short and ranks may differ by one batch in number. A batch
-/// holds batch / (world * accumulation) samples, as in training.
+/// holds batch / (world * accumulation) samples, rounded up.
 class EvalLoader {
  public:
   EvalLoader(const Source& source, TransformOptions transform, LoaderOptions options);

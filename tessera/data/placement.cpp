@@ -19,11 +19,13 @@ int64_t below(const std::vector<int64_t>& rising, int64_t rank) {
 
 }  // namespace
 
-StepShares::StepShares(int64_t samples, int64_t world, int64_t accumulation, int64_t micro_batch,
+StepShares::StepShares(int64_t samples, int64_t world, int64_t accumulation,
                        const std::vector<plan::Span>& tensor_spans)
     : world_(world) {
+  const int64_t rounds = (samples + world - 1) / world;
   for (int64_t i = 0; i < accumulation; ++i) {
-    micro_batches_.push_back(std::min(samples, world * micro_batch));
+    const int64_t of_this = rounds / accumulation + (i < rounds % accumulation ? 1 : 0);
+    micro_batches_.push_back(std::min(samples, world * of_this));
     samples -= micro_batches_.back();
     if (const int64_t more = micro_batches_.back() % world; more > 0)
       with_one_more_ = plan::balanced_ranks(world, more, tensor_spans);

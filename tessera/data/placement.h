@@ -21,10 +21,11 @@ struct Share {
 /// Samples of a training step of any size, cut over ranks and their micro-batches.
 class StepShares {
  public:
-  /// A full step has `world` x `accumulation` x `micro_batch` samples. A step of `samples` fills its
-  /// micro-batches one after another, each on all ranks; a rank's are neighbours. Requires: `samples` are no
-  /// more than those.
-  StepShares(int64_t samples, int64_t world, int64_t accumulation, int64_t micro_batch,
+  /// Cuts any number of samples, at least 0, into `accumulation` micro-batches over `world` ranks. Samples
+  /// are cut in rounds of one for each rank, and micro-batches differ by one round at most, the larger ones
+  /// first. The last round may be short. So a rank's micro-batch has at most ceil(samples / (world x
+  /// accumulation)) samples, and may have none. A rank's samples are neighbours.
+  StepShares(int64_t samples, int64_t world, int64_t accumulation,
              const std::vector<plan::Span>& tensor_spans);
   Share of(int64_t rank, int64_t micro_batch) const;
 

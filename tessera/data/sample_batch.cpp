@@ -19,7 +19,7 @@ void at_least(const char* name, int64_t value, int64_t low) {
 
 }  // namespace
 
-int64_t micro_batch(const LoaderOptions& o) {
+void check_shares(const LoaderOptions& o) {
   if (o.world < 1 || o.rank < 0 || o.rank >= o.world) {
     user_error({.where = kWhere,
                 .problem = concat("the rank is ", o.rank, " of ", o.world),
@@ -28,15 +28,13 @@ int64_t micro_batch(const LoaderOptions& o) {
   at_least("train.accumulation", o.accumulation, 1);
   at_least("the number of workers", o.workers, 0);
   at_least("prefetch", o.prefetch, 1);
+  at_least("the batch", o.batch, 1);
+}
+
+int64_t micro_batch(const LoaderOptions& o) {
+  check_shares(o);
   const int64_t shares = o.world * o.accumulation;
-  if (o.batch < 1 || o.batch % shares != 0) {
-    user_error({.where = kWhere,
-                .problem = concat("the batch is ", o.batch),
-                .expected = concat("a multiple of ranks x accumulation = ", o.world, " x ", o.accumulation),
-                .hint = concat("the nearest larger one is ",
-                               (std::max<int64_t>(o.batch, 1) / shares + 1) * shares)});
-  }
-  return o.batch / shares;
+  return (o.batch + shares - 1) / shares;
 }
 
 int64_t mix_distance(const LoaderOptions& options) {

@@ -11,8 +11,11 @@
 
 namespace tessera::data {
 
-/// Samples of one micro-batch: batch / (world * accumulation).
-/// Errors: UserError on values out of range, and on a batch that does not divide.
+/// Errors: UserError on values out of range.
+void check_shares(const LoaderOptions& options);
+
+/// The most samples of a rank's micro-batch: batch / (world * accumulation), rounded up.
+/// Errors: as check_shares().
 int64_t micro_batch(const LoaderOptions& options);
 
 /// Positions between the partners of a mix: copies of one sample lie in sequence and are no partners.

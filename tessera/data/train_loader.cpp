@@ -19,7 +19,7 @@ struct TrainLoader::State : BatchMaker {
       : source(source_),
         transform(std::move(transform_)),
         options(std::move(options_)),
-        micro(micro_batch(options)),
+        full(shares(options.batch)),
         order(source, options.seed, options.batch, options.order, options.start),
         broken(source.size(), options),
         prefetcher(*this, prefetch_options(options, transform, first_step * options.accumulation)) {}
@@ -28,9 +28,10 @@ struct TrainLoader::State : BatchMaker {
   Share share(int64_t index) const {
     const int64_t in_step = index % options.accumulation,
                   samples = order.step_size(index / options.accumulation);
-    if (samples == options.batch) return {(options.rank * options.accumulation + in_step) * micro, micro};
-    return StepShares(samples, options.world, options.accumulation, micro, options.tensor_spans)
-        .of(options.rank, in_step);
+    return (samples == options.batch ? full : shares(samples)).of(options.rank, in_step);
+  }
+  StepShares shares(int64_t samples) const {
+    return {samples, options.world, options.accumulation, options.tensor_spans};
   }
   int64_t begin(int64_t index) const { return share(index).first; }
 
@@ -124,7 +125,7 @@ struct TrainLoader::State : BatchMaker {
   const Source& source;
   const Transform transform;
   const LoaderOptions options;
-  const int64_t micro;
+  const StepShares full;  // of a step of options.batch samples
   const SampleOrder order;
   mutable BrokenSamples broken;
   Prefetcher prefetcher;  // last: its threads use all the others
@@ -133,6 +134,7 @@ struct TrainLoader::State : BatchMaker {
 TrainLoader::TrainLoader(const Source& source, TransformOptions transform, LoaderOptions options,
                          int64_t first_step) {
   check_mix(options.mix);
+  check_shares(options);
   state_ = std::make_unique<State>(source, std::move(transform), std::move(options), first_step);
 }
 TrainLoader::~TrainLoader() = default;

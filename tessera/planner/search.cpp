@@ -42,12 +42,13 @@ class Search {
         uniform_forms_(forms_of_one_channel(tables.profile)),
         layer_forms_(forms_of_one_layout(tables.profile)) {
     if (frames_.empty()) {
-      user_error(
-          {.where = "planner.search",
-           .problem = concat("no number of stages and micro-batches divides ", question.ranks,
-                             " ranks and a batch of ", question.batches.front(), " images"),
-           .expected = "a batch that is a multiple of the ranks of a stage, in the micro-batches given",
-           .hint = "change train.batch, or leave out the micro-batches and images that are given"});
+      user_error({.where = "planner.search",
+                  .problem = concat("no number of stages and micro-batches fits ", question.ranks,
+                                    " ranks and a batch of ", question.batches.front(), " images"),
+                  .expected =
+                      "a batch that agrees with train.accumulation and train.batch_per_rank, and with "
+                      "BatchNorm has an image for each rank",
+                  .hint = "change train.batch, or remove the other two"});
     }
     bound_frames();
   }

@@ -26,7 +26,8 @@ struct SearchQuestion {
   int64_t pieces = 1;            // as StepQuestion
   bool shared_memory = true;     // as StepQuestion
   int64_t micro_batches = 0;     // of a step; 0: any
-  int64_t images_of_rank = 0;    // in a micro-batch; 0: any
+  int64_t images_of_rank = 0;    // in a micro-batch, of the rank with most images; 0: any
+  bool equal_ranks = false;      // all ranks have as many images, in each micro-batch
   bool layer_by_layer = true;    // false: all blocks have the same layout
   Allowed allowed = nullptr;     // nullptr: every block
   size_t at_least = 4;           // plans of the answer, if so many with one layout for all blocks fit
@@ -65,8 +66,10 @@ struct SearchResult {
 
 inline constexpr size_t kPlansKept = 16;
 
+/// A batch need not be a multiple of the ranks: times and memory are those of the rank with most images.
 /// Errors: UserError where the profile lacks what every plan needs, and where no number of stages and
-/// micro-batches divides ranks and batch. Requires: batches of at least 1 image.
+/// micro-batches agrees with ranks, batch and the numbers that the question gives. Requires: batches of at
+/// least 1 image.
 SearchResult search(const Profile& profile, const SearchQuestion& question);
 
 }  // namespace tessera::planner

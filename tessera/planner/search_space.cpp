@@ -97,15 +97,20 @@ bool is_whole(const plan::UnitPlan& unit) { return !unit.is_cut() && !unit.recom
 std::vector<Frame> frames_of(const ProfileTables& tables, const SearchQuestion& question) {
   const int64_t units = std::ssize(tables.kinds),
                 host = ranks_of_host(tables.profile, question.ranks_of_host);
+  // A rank without images would have no statistics of its BatchNorm.
+  const bool each_rank_needs_one = !arch::buffers(tables.profile.model).empty();
   std::vector<Frame> frames;
   for (const int64_t batch : question.batches) {
     for (const int64_t stages : divisors(question.ranks)) {
       const int64_t ranks = question.ranks / stages;
-      if (stages > units || batch % ranks != 0 || !lies_on_hosts(ranks, host)) continue;
-      for (const int64_t micro_batches : divisors(batch / ranks)) {
-        const int64_t images = batch / ranks / micro_batches;
-        if (question.micro_batches > 0 && micro_batches != question.micro_batches) continue;
+      if (stages > units || !lies_on_hosts(ranks, host) || (each_rank_needs_one && batch < ranks)) continue;
+      const int64_t images_of_rank = (batch + ranks - 1) / ranks;  // of the rank with most of them
+      const auto counts = question.micro_batches > 0 ? std::vector<int64_t>{question.micro_batches}
+                                                     : divisors(images_of_rank);
+      for (const int64_t micro_batches : counts) {
+        const int64_t images = (images_of_rank + micro_batches - 1) / micro_batches;
         if (question.images_of_rank > 0 && images != question.images_of_rank) continue;
+        if (question.equal_ranks && images * micro_batches * ranks != batch) continue;
         if (micro_batches * units > kMostUnitPasses) continue;
         const Frame frame{.batch = batch, .stages = stages, .micro_batches = micro_batches, .images = images};
         stages > 1 ? add_pipelines(frame, units, &frames) : frames.push_back(frame);

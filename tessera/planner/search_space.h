@@ -25,7 +25,7 @@ struct Frame {
   plan::ScheduleShape shape() const { return {schedule, stages, virtual_stages, micro_batches, ahead}; }
 };
 
-/// All that divide the ranks and a batch of the question.
+/// All that fit the ranks and a batch of the question.
 std::vector<Frame> frames_of(const ProfileTables& tables, const SearchQuestion& question);
 
 /// Layouts of a unit.

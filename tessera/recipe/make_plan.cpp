@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <variant>
 
 #include "tessera/base/error.h"
 #include "tessera/base/location.h"
@@ -13,7 +14,7 @@ namespace tessera::recipe {
 namespace {
 
 /// Micro-batches of a step in a pipeline. Where no key says it: the most up to 4 times the stages (a bubble
-/// of a fifth, arXiv 1811.06965) that cut the batch evenly over the ranks of a stage.
+/// of a fifth, arXiv 1811.06965) that cut the images of the rank with most of them evenly.
 int64_t micro_batches_of(const Recipe& recipe, int64_t world) {
   const plan::PipelineSettings& pipeline = recipe.parallel.pipeline;
   const TrainRecipe& train = recipe.train;
@@ -22,9 +23,10 @@ int64_t micro_batches_of(const Recipe& recipe, int64_t world) {
   const int64_t most = 4 * pipeline.stages, ranks = std::max<int64_t>(world / pipeline.stages, 1);
   if (train.batch == 0) return most;
   if (train.batch_per_rank > 0) return std::max<int64_t>(train.batch / (ranks * train.batch_per_rank), 1);
-  const int64_t step = pipeline.schedule == plan::Schedule::kInterleaved ? pipeline.stages : 1;
+  const int64_t step = pipeline.schedule == plan::Schedule::kInterleaved ? pipeline.stages : 1,
+                images_of_rank = (train.batch + ranks - 1) / ranks;
   for (int64_t count = most; count > step; count -= step) {
-    if (train.batch % (ranks * count) == 0) return count;
+    if (images_of_rank % count == 0) return count;
   }
   return step;
 }
@@ -192,6 +194,22 @@ std::vector<std::string> layout_warnings(const Recipe& recipe, const plan::Plan&
   return found;
 }
 
+namespace {
+
+/// A rank that never has an image would keep the first running statistics of its BatchNorm, and they would
+/// count in the mean over ranks that is evaluated and saved.
+void check_statistics(const arch::ModelConfig& model, int64_t batch, int64_t ranks) {
+  const auto* resnet = std::get_if<arch::ResNetConfig>(&model.of);
+  if (resnet == nullptr || resnet->batch_norm_sync || batch >= ranks) return;
+  user_error({.where = "recipe.batch_sizes",
+              .problem = concat("train.batch is ", batch, " on ", ranks,
+                                " ranks, each of which takes the statistics of BatchNorm over its images"),
+              .expected = "at least one image for each rank",
+              .hint = "increase train.batch, set model.batch_norm_sync = true, or use fewer ranks"});
+}
+
+}  // namespace
+
 BatchSizes batch_sizes(const Recipe& recipe, const plan::Plan& plan) {
   TrainRecipe train = recipe.train;
   if (plan.stages > 1) {
@@ -205,7 +223,9 @@ BatchSizes batch_sizes(const Recipe& recipe, const plan::Plan& plan) {
     train.accumulation = plan.micro_batches;
   }
   try {
-    return resolve_batch(train, plan.stage_ranks());
+    const BatchSizes sizes = resolve_batch(train, plan.stage_ranks());
+    check_statistics(recipe.model, sizes.batch, plan.stage_ranks());
+    return sizes;
   } catch (const UserError& error) {
     if (plan.stages == 1) throw;
     throw UserError(concat(error.what(), " (of ", plan.stages,

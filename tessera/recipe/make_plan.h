@@ -18,7 +18,8 @@ plan::Plan make_plan(const Recipe& recipe, int64_t world);
 /// The plan of the keys alone. Errors: as make_plan().
 plan::Plan plan_of_keys(const Recipe& recipe, int64_t world);
 /// Batch sizes of a run with this plan: per rank of a stage, and its micro-batches. Errors: UserError as
-/// resolve_batch(), and where train.accumulation contradicts the plan.
+/// resolve_batch(), where train.accumulation contradicts the plan, and where a rank without images would have
+/// no statistics of its BatchNorm.
 BatchSizes batch_sizes(const Recipe& recipe, const plan::Plan& plan);
 /// Keys that were set and do not change the plan, as lines for the user: those beside a plan file, and those
 /// of tensor parallelism where nothing is cut.

@@ -233,8 +233,9 @@ struct OptionHelp {
 std::vector<OptionHelp> option_help();
 
 /// The three batch numbers, all fixed. Any two of batch, batch_per_rank and accumulation fix the third; with
-/// only batch, accumulation is 1. Errors: UserError in one line when they contradict or do not divide ("batch
-/// 100 on 3 ranks ...").
+/// only batch, accumulation is 1. `per_rank` is the most images of a rank in a micro-batch: without
+/// train.batch_per_rank any batch is cut (data::StepShares), and ranks and micro-batches may be unequal or
+/// empty. Errors: UserError in one line when the three contradict each other.
 struct BatchSizes {
   int64_t batch = 0, per_rank = 0, accumulation = 1;
 };

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kBatch = "recipe.resolve_batch";
 
-/// `share` must divide `batch`.
+/// Micro-batches of `share` images, which must divide `batch`.
 int64_t divide(int64_t batch, int64_t share, const std::string& what) {
   if (batch % share == 0) return batch / share;
   const int64_t below = batch / share * share;
@@ -20,7 +20,7 @@ int64_t divide(int64_t batch, int64_t share, const std::string& what) {
   user_error({.where = kBatch,
               .problem = concat("train.batch is ", batch),
               .expected = concat("a multiple of ", what),
-              .hint = concat("nearest: ", near)});
+              .hint = concat("nearest: ", near, "; without train.batch_per_rank any batch is allowed")});
 }
 
 std::string ranks_text(int64_t world) { return concat(world, world == 1 ? " rank" : " ranks"); }
@@ -64,8 +64,7 @@ BatchSizes resolve_batch(const TrainRecipe& train, int64_t world) {
   if (sizes.batch == 0) {
     sizes.batch = sizes.per_rank * share;
   } else if (sizes.per_rank == 0) {
-    sizes.per_rank = divide(sizes.batch, share,
-                            concat(ranks_text(world), " x accumulation ", sizes.accumulation, " = ", share));
+    sizes.per_rank = (sizes.batch + share - 1) / share;
   } else if (train.accumulation == 0) {
     const int64_t micro_batch = world * sizes.per_rank;
     sizes.accumulation =

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/recipe/warnings.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 
 namespace tessera::recipe {
@@ -22,6 +24,30 @@ std::vector<std::string> schedule_warnings(const Recipe& recipe, const StepCount
         concat("[recipe.schedule] the warmup takes ", counts.warmup, " steps and the cooldown ",
                counts.cooldown, ", more than the ", counts.total,
                " steps of the run; set schedule.warmup_steps and cooldown_steps, or their _epochs"));
+  }
+  return lines;
+}
+
+std::vector<std::string> batch_warnings(const BatchSizes& sizes, const plan::Plan& plan) {
+  std::vector<std::string> lines;
+  const int64_t ranks = plan.stage_ranks();
+  int64_t together = 1;  // ranks that compute the images of each of them
+  for (const plan::UnitPlan& unit : plan.units) together = std::max(together, unit.layout.tensor);
+  const int64_t groups = ranks / together;
+  const std::string batch = concat("[recipe.batch] train.batch is ", sizes.batch);
+  if (sizes.batch < groups) {
+    const int64_t idle = (groups - sizes.batch) * together;
+    lines.push_back(concat(batch, " on ", ranks, plan.stages > 1 ? " ranks of a stage" : " ranks", ", so ",
+                           idle, idle == 1 ? " rank has" : " ranks have",
+                           " no images to compute; use a larger batch or fewer ranks"));
+  }
+  const int64_t rounds = (sizes.batch + ranks - 1) / ranks, empty = sizes.accumulation - rounds;
+  if (empty > 0) {
+    lines.push_back(concat(batch, " in ", sizes.accumulation, " micro-batches over ", ranks,
+                           ranks == 1 ? " rank, so " : " ranks, so ", empty,
+                           empty == 1 ? " micro-batch has" : " micro-batches have",
+                           " no images and still cost time; reduce ",
+                           plan.stages > 1 ? "parallel.micro_batches" : "train.accumulation"));
   }
   return lines;
 }

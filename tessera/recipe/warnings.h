@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/plan/plan.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::recipe {
@@ -13,6 +14,9 @@ namespace tessera::recipe {
 /// A line for each oddity of the schedule of a run of so many steps: warmup that never ends, a cooldown that
 /// begins before it does.
 std::vector<std::string> schedule_warnings(const Recipe& recipe, const StepCounts& counts);
+
+/// A line where ranks compute nothing in a step, and one where micro-batches have no images.
+std::vector<std::string> batch_warnings(const BatchSizes& sizes, const plan::Plan& plan);
 
 /// Of outputs that no label asks for; "" where data have as many classes as the model.
 std::string class_count_warning(const Recipe& recipe, int64_t classes);

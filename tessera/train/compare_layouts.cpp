@@ -181,8 +181,9 @@ class LayoutRun {
 int64_t batch_norm_samples(const Layout& layout) {
   const auto* resnet = std::get_if<arch::ResNetConfig>(&layout.recipe.model.of);
   if (resnet == nullptr) return 0;
-  const int64_t mine = eager::batch_sizes(layout.recipe, layout.plan).per_rank;
-  return resnet->batch_norm_sync ? mine * layout.plan.stage_ranks() : mine;
+  const recipe::BatchSizes sizes = eager::batch_sizes(layout.recipe, layout.plan);
+  return resnet->batch_norm_sync ? std::min(sizes.per_rank * layout.plan.stage_ranks(), sizes.batch)
+                                 : sizes.per_rank;
 }
 
 std::vector<std::string> notes_of(const Layout& layout_a, const Layout& layout_b, const LayoutRun& a,

@@ -116,9 +116,19 @@ plan::Memory memory_if(const Prepared& p, bool keeps_activations) {
 
 std::string batch_text(const Prepared& p) {
   const bool is_pipeline = p.plan.stages > 1;
-  return concat(p.sizes.batch, " = ", p.plan.stage_ranks(),
-                is_pipeline ? " ranks of a stage x " : " ranks x ", p.sizes.per_rank, " x ",
-                p.sizes.accumulation, is_pipeline ? " micro-batches" : " accumulated");
+  const auto [batch, per_rank, micro_batches] = p.sizes;
+  const int64_t ranks = p.plan.stage_ranks();
+  const std::string of_ranks = concat(ranks, is_pipeline  ? " ranks of a stage"
+                                             : ranks == 1 ? " rank"
+                                                          : " ranks");
+  if (batch == ranks * per_rank * micro_batches) {
+    return concat(batch, " = ", of_ranks, " x ", per_rank, " x ", micro_batches,
+                  is_pipeline ? " micro-batches" : " accumulated");
+  }
+  const int64_t least = batch / ranks, most = (batch + ranks - 1) / ranks;
+  return concat(batch, " over ", of_ranks, ": ", least, least < most ? concat(" to ", most) : "",
+                " images per rank and step, at most ", per_rank, " in each of ", micro_batches,
+                micro_batches == 1 ? " micro-batch" : " micro-batches");
 }
 
 /// Facts that not every run has.
@@ -202,6 +212,7 @@ void print_facts(Prepared& p, Log& log) {
   p.program_bytes = resident_bytes();
   for (const auto& [name, value] : facts(p)) log.info(concat("  ", name, ": ", value));
   for (const auto& line : recipe::schedule_warnings(p.job.recipe, p.counts)) log.warn(line);
+  for (const auto& line : recipe::batch_warnings(p.sizes, p.plan)) log.warn(line);
   for (const auto& line : eager::layout_warnings(p.job.recipe, p.plan)) log.warn(line);
   for (const auto& line : eager::settings_without_effect(p.job.recipe.run, p.device)) log.warn(line);
   if (const std::string line = tensor_network_warning(p); !line.empty()) log.warn(line);

@@ -39,7 +39,8 @@ KEYS = [
      r"image_size is 17 \(--set model\.image_size=17, \[model\]\): expected a multiple of patch_size \(8\); nearest: 16 and 24$"),
     (["model.preset=Ti16"], r'unknown model "Ti16" \(--set model\.preset=Ti16, model\.preset\): .*; did you mean "Ti/16"\?$'),
     (["run.device=gpu"], r'run\.device is "gpu" \(.*\): expected one of auto, cpu, cuda; did you mean "cuda"\?$'),
-    (["train.batch=33"], r"train\.batch is 33: expected a multiple of 2 ranks x accumulation 1 = 2; nearest: 32 and 34$"),
+    (["train.batch=33", "train.batch_per_rank=4"],
+     r"train\.batch is 33: expected a multiple of 2 ranks x batch_per_rank 4 = 8; nearest: 32 and 40; without train\.batch_per_rank any"),
     (["data.source=folder:/nowhere/at-all"],
      r"/nowhere/at-all does not exist: expected a folder of data; data\.source names it; set another: --set data\.source=folder:PATH$"),
     (["data.mix=folder:/nowhere/at-all"], r"/nowhere/at-all does not exist: .*; data\.mix names it; set another: --set data\.mix="),
@@ -228,8 +229,8 @@ def starts_that_fail():
             if "does not fit" not in pattern:
                 check_refused(tessera("train", recipe, "--dry-run", *words, folder=folder), pattern)
         check_refused(tessera("train", recipe, "--dry-run", "--rate", "nan", folder=folder), r"--rate is nan: expected 1e-6 to 1e12$")
-        run = train(folder, "--procs", 3, run="shared")
-        check_refused(run, r"train\.batch is 32: expected a multiple of 3 ranks x accumulation 1 = 3")
+        run = train(folder, "--procs", 3, *settings(train__batch_per_rank=8), run="shared")
+        check_refused(run, r"train\.batch is 32: expected a multiple of 3 ranks x batch_per_rank 8 = 24")
         check("[launch.local]" not in run.text().replace("warning: [launch.local]", ""), "before ranks start", run.tail())
         run = train(folder, "--procs", 2, *settings(train__batch=512), run="shared")
         check_refused(run, r"at least one batch")

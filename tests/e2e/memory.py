@@ -201,7 +201,7 @@ def small_pretended_run():
                 (("--pretend-world", 8, "--pretend-rank", 8), "[train] --pretend-rank is 8: expected 0 to 7, a rank of --pretend-world 8"),
                 (("--pretend-world", 8, "--pretend-rank", -1), "[train] --pretend-rank is -1: expected 0 to 7"),
                 (("--pretend-rank", 1), "[train] --pretend-rank 1 has no effect alone"),
-                (("--pretend-world", 5), "expected a multiple of 5 ranks")):
+                (("--pretend-world", 5, *settings(train__batch_per_rank=8)), "expected a multiple of 5 ranks")):
             failed = train(folder, *words, run="refused")
             check(failed.wait() == 2, words, failed.text())
             check(expected in failed.text(), words, failed.text())

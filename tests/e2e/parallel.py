@@ -4,7 +4,7 @@
 import json
 import re
 
-from harness import check, main, scratch, settings, tessera, tiny_recipe, train
+from harness import check, main, rows, scratch, settings, tessera, tiny_recipe, train
 
 TWO = settings(parallel__tensor=2)
 
@@ -38,6 +38,26 @@ def dry_runs_show_the_layout():
         text = train(folder, "--procs", 4, *uneven, "--dry-run").done()
         check("rank 0 has 0 of 2 heads and 0 of 64 hidden units" in text, text)
         check("heads over 4 ranks: 2 heads do not divide evenly: attention takes 2 times as long" in text, text)
+
+
+def any_batch_trains_and_says_who_holds_how_many():
+    """The loss of the first step is the one that one rank gives."""
+    losses = {}
+    with scratch() as folder:
+        for batch, procs, fact, warning in (
+                (5, 1, "batch: 5 = 1 rank x 5 x 1 accumulated", ""),
+                (5, 2, "batch: 5 over 2 ranks: 2 to 3 images per rank and step, at most 3 in each of 1 micro-batch", ""),
+                (3, 1, "batch: 3 = 1 rank x 3 x 1 accumulated", ""),
+                (3, 4, "batch: 3 over 4 ranks: 0 to 1 images per rank and step, at most 1 in each of 1 micro-batch",
+                 "train.batch is 3 on 4 ranks, so 1 rank has no images to compute; use a larger batch or fewer ranks")):
+            run = f"run-{batch}-{procs}"
+            text = train(folder, *(("--procs", procs) if procs > 1 else ()), *settings(train__batch=batch, train__steps=2),
+                         run=run).done()
+            check(f"  {fact}\n" in text, fact, text)
+            check(("no images" in text) == bool(warning) and warning in text, warning, text)
+            loss = rows(folder / run)[0]["loss"]
+            known = losses.setdefault(batch, loss)
+            check(abs(loss - known) <= 1e-4 * known, batch, procs, loss, known)
 
 
 def groups_over_several_hosts_warn():
@@ -110,4 +130,5 @@ steps = 1
 """
 
 if __name__ == "__main__":
-    main(dry_runs_show_the_layout, groups_over_several_hosts_warn, a_plan_file_is_the_layout, refusals)
+    main(dry_runs_show_the_layout, any_batch_trains_and_says_who_holds_how_many, groups_over_several_hosts_warn,
+         a_plan_file_is_the_layout, refusals)

@@ -105,7 +105,8 @@ def bad_input_is_refused_in_one_line():
             ((), "the number of ranks is not given"),
             (("--hosts", "2y8"), "--hosts is 2y8"),
             (("--hosts", "2x8", "--ranks", 8), "--ranks is 8, and --hosts 2x8 are 16"),
-            (("--ranks", 7, "--batch", 16), "no number of stages and micro-batches divides 7 ranks and a batch of 16 images"),
+            (("--ranks", 7, "--set", "train.batch=16", "--set", "train.batch_per_rank=2"),
+             "train.batch is 16: expected a multiple of 7 ranks x batch_per_rank 2 = 14"),
             (("--ranks", 2, "-o", "nowhere/plan.json"), "--output is nowhere/plan.json"),
             (("--ranks", 2, "--set", "model.depth=3"), "the profile is of another model"),
         ):

@@ -404,14 +404,32 @@ TEST(Search, TriesPlansUntilOneFitsWhateverTheTime) {
   EXPECT_FALSE(search(machine.profile, machine.question).best.empty());
 }
 
-TEST(Search, RanksAndBatchThatDivideIntoNothingAreRefused) {
+/// 7 images on 4 ranks, and 3 on 4: as long as the rank with most of them takes.
+TEST(Search, ABatchNeedNotBeAMultipleOfTheRanks) {
+  RandomMachine machine = small_machine();
+  machine.question.ranks = 4;
+  machine.question.memory = 1e18;
+  for (const auto& [batch, most] : std::vector<std::pair<int64_t, int64_t>>{{7, 2}, {3, 1}}) {
+    machine.question.batches = {batch};
+    for (const FoundPlan& plan : search(machine.profile, machine.question).best) {
+      EXPECT_EQ(plan.batch, batch);
+      if (plan.question.plan.stages == 1) {
+        EXPECT_EQ(plan.question.batch * plan.question.accumulation, most);
+      }
+    }
+    EXPECT_FALSE(search(machine.profile, machine.question).best.empty());
+  }
+}
+
+TEST(Search, ABatchThatContradictsTheImagesOfARankIsRefused) {
   RandomMachine machine = small_machine();
   machine.question.batches = {7};
   machine.question.ranks = 4;
-  machine.question.micro_batches = 3;
+  machine.question.images_of_rank = 2;
+  machine.question.equal_ranks = true;
   EXPECT_NE(error_text([&] {
               search(machine.profile, machine.question);
-            }).find("no number of stages and micro-batches divides 4 ranks and a batch of 7 images"),
+            }).find("no number of stages and micro-batches fits 4 ranks and a batch of 7 images"),
             std::string::npos);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "tessera/recipe/make_plan.h"
 #include "tessera/recipe/warnings.h"
 #include "tests/recipe/recipe_text.h"
 
@@ -32,19 +33,18 @@ TEST(Batch, AnyTwoFixTheThird) {
   EXPECT_EQ(resolved(1, 0, 0, 1), "1 = 1 x 1 x 1");
 }
 
+/// The rank with most images decides `per_rank`.
+TEST(Batch, NeedNotBeAMultipleOfRanksAndAccumulation) {
+  EXPECT_EQ(resolved(100, 0, 0, 3), "100 = 34 x 3 x 1");
+  EXPECT_EQ(resolved(100, 0, 8, 1), "100 = 13 x 1 x 8");
+  EXPECT_EQ(resolved(2, 0, 0, 3), "2 = 1 x 3 x 1");
+  EXPECT_EQ(resolved(1, 0, 4, 2), "1 = 1 x 2 x 4");
+}
+
 TEST(Batch, ContradictionsAreOneLine) {
-  EXPECT_EQ(resolved(100, 0, 0, 3),
-            "[recipe.resolve_batch] train.batch is 100: expected a multiple of 3 ranks x accumulation 1 = 3; "
-            "nearest: 99 and 102");
-  EXPECT_EQ(resolved(100, 0, 8, 1),
-            "[recipe.resolve_batch] train.batch is 100: expected a multiple of 1 rank x accumulation 8 = 8; "
-            "nearest: 96 and 104");
-  EXPECT_EQ(resolved(2, 0, 0, 3),
-            "[recipe.resolve_batch] train.batch is 2: expected a multiple of 3 ranks x accumulation 1 = 3; "
-            "nearest: 3");
   EXPECT_EQ(resolved(100, 16, 0, 3),
             "[recipe.resolve_batch] train.batch is 100: expected a multiple of 3 ranks x batch_per_rank 16 = "
-            "48; nearest: 96 and 144");
+            "48; nearest: 96 and 144; without train.batch_per_rank any batch is allowed");
   EXPECT_EQ(resolved(100, 16, 2, 3),
             "[recipe.resolve_batch] train.batch is 100: expected train.batch_per_rank x ranks x "
             "train.accumulation = 16 x 3 x 2 = 96; give any two of the three settings");
@@ -57,6 +57,56 @@ TEST(Batch, ContradictionsAreOneLine) {
   EXPECT_EQ(resolved(0, 1000000000, 1000000, 1000),
             "[recipe.resolve_batch] the global batch is train.batch_per_rank 1000000000 x 1000 ranks x "
             "train.accumulation 1000000: expected at most 1e15 images");
+}
+
+std::vector<std::string> warned(int64_t batch, int64_t accumulation, int64_t world, const char* sets = "") {
+  const Recipe recipe =
+      parse_recipe("[data]\nsource = \"fake:8\"\n[train]\nsteps = 1\n", "test", ".",
+                   {concat("train.batch=", batch), concat("train.accumulation=", accumulation),
+                    concat("shard.units=", sets)});
+  const plan::Plan plan = make_plan(recipe, world);
+  return batch_warnings(batch_sizes(recipe, plan), plan);
+}
+
+TEST(Batch, RanksAndMicroBatchesWithoutImagesAreWarnedOf) {
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(warned(4, 1, 4), Lines());
+  EXPECT_EQ(warned(5, 2, 4), Lines());
+  EXPECT_EQ(
+      warned(3, 1, 4),
+      Lines{"[recipe.batch] train.batch is 3 on 4 ranks, so 1 rank has no images to compute; use a larger "
+            "batch or fewer ranks"});
+  // The ranks of a tensor group compute each of its images together.
+  EXPECT_EQ(warned(1, 1, 4, "blocks.0=tensor4"), Lines());
+  EXPECT_EQ(warned(1, 1, 4, "blocks.0=tensor2"),
+            Lines{"[recipe.batch] train.batch is 1 on 4 ranks, so 2 ranks have no images to compute; use a "
+                  "larger batch or fewer ranks"});
+  EXPECT_EQ(warned(5, 4, 2),
+            Lines{"[recipe.batch] train.batch is 5 in 4 micro-batches over 2 ranks, so 1 micro-batch has no "
+                  "images and still cost time; reduce train.accumulation"});
+}
+
+std::string resnet_error(int64_t batch, int64_t world, const char* sync = "false") {
+  try {
+    const Recipe recipe =
+        parse_recipe("[model]\npreset = \"resnet18\"\n[data]\nsource = \"fake:8\"\n[train]\nsteps = 1\n",
+                     "test", ".", {concat("train.batch=", batch), concat("model.batch_norm_sync=", sync)});
+    static_cast<void>(batch_sizes(recipe, make_plan(recipe, world)));
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// Running statistics of a rank that never has an image would be those it began with.
+TEST(Batch, BatchNormNeedsAnImageOnEachRank) {
+  EXPECT_EQ(
+      resnet_error(3, 4),
+      "[recipe.batch_sizes] train.batch is 3 on 4 ranks, each of which takes the statistics of BatchNorm "
+      "over its images: expected at least one image for each rank; increase train.batch, set "
+      "model.batch_norm_sync = true, or use fewer ranks");
+  EXPECT_EQ(resnet_error(5, 4), "no error");
+  EXPECT_EQ(resnet_error(3, 4, "true"), "no error");
 }
 
 TEST(Steps, EpochsAndSteps) {

@@ -67,6 +67,19 @@ TEST(ResNetLayouts, StatisticsOverAllRanksAreThoseOfOneRank) {
   }
 }
 
+// Ranks with unequal numbers of images, and a rank without any.
+TEST(ResNetLayouts, StatisticsOverRanksWithUnequalSharesAreThoseOfOneRank) {
+  const Sets sets = {"model.batch_norm_sync=true", "train.batch=3"};
+  const Trained expected = train_resnet(1, sets);
+  for (const int64_t world : {2, 4}) {
+    SCOPED_TRACE(concat(world, " ranks"));
+    const Trained found = train_resnet(world, sets);
+    EXPECT_NEAR(found.curve.losses[0], expected.curve.losses[0], 1e-6 * expected.curve.losses[0]);
+    expect_close(found.curve, expected.curve, 5e-5);
+    expect_close_buffers(found.buffers, expected.buffers, 5e-4);
+  }
+}
+
 // Each rank's own samples count: other numbers than one rank's, and the mean of the ranks' statistics is
 // saved.
 TEST(ResNetLayouts, StatisticsOfEachRankDifferFromOneRanks) {
