@@ -49,7 +49,7 @@ void name_classes(const PredictJob& job, const eager::TrainedModel& trained, eag
     }
     return;
   }
-  auto names = data::read_class_names(recipe.data.classes);
+  auto names = data::read_class_names(local_files(), recipe.data.classes);
   if (static_cast<int64_t>(names.size()) != recipe.model.classes()) {
     user_error({.where = "train.predict",
                 .problem = concat("data.classes: ", recipe.data.classes, " names ", names.size(), " classes"),
