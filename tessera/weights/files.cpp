@@ -45,14 +45,9 @@ fs::path file_in(const FileSystem& files, const fs::path& folder) {
 }
 
 /// Of a run or a folder of checkpoints the best one, else the latest; none where `path` is neither.
-std::optional<checkpoint::Choice> own_checkpoint(const FileSystem& files, const fs::path& path) {
-  const auto has_steps = [&] {
-    std::error_code ignored;
-    return std::ranges::any_of(files.list(path, ignored),
-                               [](const FolderEntry& entry) { return entry.name.starts_with("step_"); });
-  };
-  if (!files.exists(path / "manifest.json") && !files.is_folder(path / "checkpoints") &&
-      !files.exists(path / "best.json") && !has_steps())
+std::optional<checkpoint::Choice> own_checkpoint(const fs::path& path) {
+  if (!fs::exists(path / "manifest.json") && !fs::is_directory(path / "checkpoints") &&
+      !fs::exists(path / "best.json") && !checkpoint::holds_checkpoints(path))
     return std::nullopt;
   return checkpoint::choose(path, checkpoint::kBestOrLatest);
 }
@@ -63,8 +58,8 @@ Opened open_file(const fs::path& path, bool ema, const FileSystem& files) {
   Opened opened;
   opened.files = &files;
   const bool is_folder = files.is_folder(path);
-  if (is_folder) {
-    if (const auto found = own_checkpoint(files, path)) {
+  if (is_folder && &files == &local_files()) {
+    if (const auto found = own_checkpoint(path)) {
       opened.kind = Opened::Kind::kTessera;
       opened.file = found->path;
       opened.source = std::make_shared<checkpoint::StoredCheckpoint>(checkpoint::Folders(found->path));
