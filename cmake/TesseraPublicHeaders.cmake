@@ -8,6 +8,7 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/arch/resnet.h
   tessera/arch/specs.h
   tessera/arch/vit.h
+  tessera/base/byte_source.h
   tessera/base/error.h
   tessera/base/file.h
   tessera/base/log.h

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/data/tfrecord_index.h"
 
 using namespace tessera;
@@ -15,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::ofstream(path, std::ios::binary)
       .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
   data::IndexBuilder builder;
-  data::index_tfrecord_file(path, 0, {}, data::LabelReader({}, 0), builder);
+  data::index_tfrecord_file({path, 0}, {}, data::LabelReader({}, 0), builder);
   builder.set_files({"x.tfrecord"});
   builder.number_classes();
   const auto index = data::SampleIndex::parse(builder.finish("x"), {nullptr, 0, builder.windows()});

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/data/left_out.h"
 #include "tessera/data/wds_index.h"
 

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/formats/safetensors_header.h"
 #include "tessera/formats/torch_file.h"
 

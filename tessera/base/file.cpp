@@ -47,12 +47,7 @@ void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path) {
 
 }  // namespace
 
-std::string read_file(const fs::path& path) {
-  const FileReader reader(path);
-  std::string content(reader.size(), '\0');
-  reader.read(0, std::as_writable_bytes(std::span(content)));
-  return content;
-}
+std::string read_file(const fs::path& path) { return local_files().read_whole(path); }
 
 std::string nearest_in_folder(const fs::path& path) {
   constexpr size_t kMostEntries = 10'000;
@@ -125,19 +120,19 @@ void FileWriter::finish() {
   finished_ = true;
 }
 
-FileReader::FileReader(fs::path path) : path_(std::move(path)) {
-  const FileOperation operation("open", path_);
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would wait for a writer
-  if (fd_ < 0) fail("open", path_, errno);
+FileReader::FileReader(fs::path file) : ByteSource(std::move(file)) {
+  const FileOperation operation("open", path());
+  fd_ = ::open(path().c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would wait for a writer
+  if (fd_ < 0) fail("open", path(), errno);
   struct stat info {};
   if (::fstat(fd_, &info) != 0) {
     const int error = errno;
     ::close(fd_);
-    fail("stat", path_, error);
+    fail("stat", path(), error);
   }
   if (!S_ISREG(info.st_mode)) {
     ::close(fd_);
-    user_error({.where = "file.open", .problem = path_.string() + " is not a regular file"});
+    user_error({.where = "file.open", .problem = path().string() + " is not a regular file"});
   }
   size_ = static_cast<uint64_t>(info.st_size);
 }
@@ -149,16 +144,16 @@ FileReader::~FileReader() {
 void FileReader::read(uint64_t offset, std::span<std::byte> bytes) const {
   const size_t wanted = bytes.size();
   while (!bytes.empty()) {
-    const FileOperation operation("read", path_);
+    const FileOperation operation("read", path());
     const ssize_t count =
         ::pread(fd_, bytes.data(), std::min<size_t>(bytes.size(), 1U << 30), static_cast<off_t>(offset));
     if (count < 0) {
       if (errno == EINTR) continue;
-      fail("read", path_, errno);
+      fail("read", path(), errno);
     }
     if (count == 0) {
       user_error({.where = "file.read",
-                  .problem = concat(path_.string(), " is cut off: it has ", size_, " bytes"),
+                  .problem = concat(path().string(), " is cut off: it has ", size_, " bytes"),
                   .expected = concat(wanted, " bytes at offset ", offset + bytes.size() - wanted)});
     }
     bytes = bytes.subspan(static_cast<size_t>(count));

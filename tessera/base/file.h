@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/base/byte_source.h"
+
 namespace tessera {
 
 /// The whole file. Errors: UserError that names path and reason.
@@ -50,21 +52,17 @@ class FileWriter {
   bool finished_ = false;
 };
 
-/// Random reads of one file, any number of threads at once. Errors: UserError with path and reason.
-class FileReader {
+/// Random reads of one local file, any number of threads at once. Errors: UserError with path and reason.
+class FileReader final : public ByteSource {
  public:
-  explicit FileReader(std::filesystem::path path);
-  ~FileReader();
-  FileReader(const FileReader&) = delete;
-  FileReader& operator=(const FileReader&) = delete;
+  explicit FileReader(std::filesystem::path file);
+  ~FileReader() override;
 
-  uint64_t size() const { return size_; }
-  const std::filesystem::path& path() const { return path_; }
+  uint64_t size() const override { return size_; }
   /// Reads exactly bytes.size() bytes from `offset`; short reads are a UserError ("file is cut off").
-  void read(uint64_t offset, std::span<std::byte> bytes) const;
+  void read(uint64_t offset, std::span<std::byte> bytes) const override;
 
  private:
-  std::filesystem::path path_;
   int fd_ = -1;
   uint64_t size_ = 0;
 };

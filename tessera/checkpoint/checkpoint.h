@@ -112,6 +112,9 @@ std::optional<Choice> choose(const std::filesystem::path& place, const std::stri
 std::string passed_over_text(const Choice& choice);
 /// Throws a UserError of what was passed over, where checkpoint.on_damage is known only afterwards.
 [[noreturn]] void refuse_passed_over(const Choice& choice);
+/// Does the folder hold anything with a name like that of a checkpoint ("step_..."), complete or not? false
+/// also where there is no such folder. Errors: UserError when it cannot be read.
+bool holds_checkpoints(const std::filesystem::path& folder);
 /// What is wrong with best.json; empty: nothing, or there is no such file.
 std::string best_fault(const std::filesystem::path& folder);
 

@@ -38,21 +38,9 @@ std::string text_of(const std::vector<int64_t>& numbers) {
   return join(words, " ");
 }
 
-/// Folders of steps that have the final name and no manifest: a save writes the manifest first, so that file
-/// was lost.
-std::vector<int64_t> without_manifest(const fs::path& folder) {
-  std::vector<int64_t> steps;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const auto step = names::parse_step(entry.path().filename().string());
-    if (step && entry.is_directory(ignored) && !complete_checkpoint(folder, *step)) steps.push_back(*step);
-  }
-  return steps;
-}
-
 /// Returns nothing. Errors: UserError when the newest checkpoint has lost its manifest.
 std::string refuse_lost_manifest(const fs::path& folder) {
-  const auto lost = without_manifest(folder);
+  const auto lost = incomplete_checkpoints(folder);
   const auto complete = complete_checkpoints(folder);
   if (lost.empty() || complete.empty()) return "";
   const int64_t step = *std::ranges::max_element(lost);
@@ -74,7 +62,7 @@ std::vector<int64_t> candidates(const fs::path& folder, bool best, std::vector<s
       passed_over.push_back(concat((folder / names::kBest).string(), " cannot be understood"));
     }
   }
-  std::vector<int64_t> newest = without_manifest(folder);
+  std::vector<int64_t> newest = incomplete_checkpoints(folder);
   for (const auto& [step, path] : complete_checkpoints(folder)) newest.push_back(step);
   std::ranges::sort(newest, std::greater<>());
   for (const int64_t step : newest) {

@@ -84,6 +84,22 @@ std::map<int64_t, fs::path> complete_checkpoints(const fs::path& folder) {
   return complete;
 }
 
+bool holds_checkpoints(const fs::path& folder) {
+  return std::ranges::any_of(names_in(folder),
+                             [](const std::string& name) { return name.starts_with(names::kStep); });
+}
+
+std::vector<int64_t> incomplete_checkpoints(const fs::path& folder) {
+  std::vector<int64_t> steps;
+  for (const auto& name : names_in(folder)) {
+    const auto step = names::parse_step(name);
+    std::error_code ignored;
+    if (step && fs::is_directory(folder / name, ignored) && !complete_checkpoint(folder, *step))
+      steps.push_back(*step);
+  }
+  return steps;
+}
+
 std::optional<fs::path> complete_checkpoint(const fs::path& folder, int64_t step) {
   for (const auto& name : {names::step(step), names::replaced(step)}) {
     if (is_complete(folder / name)) return folder / name;

@@ -21,6 +21,7 @@ inline constexpr std::string_view kReplaced = ".old";   // complete, while its s
 /// Before the name of a parameter, of its moving average, of a buffer; what an optimizer keeps has its own.
 inline constexpr std::string_view kParameter = "param/", kAverage = "ema/", kBuffer = "buffer/";
 
+inline constexpr std::string_view kStep = "step_";  // before the number of a checkpoint's step
 /// "step_00001234".
 inline std::string step(int64_t step) {
   char buffer[32];
@@ -70,10 +71,9 @@ inline std::optional<int64_t> parse_number(std::string_view text) {
 
 /// The step of "step_00001234" + `suffix`; none for any other name.
 inline std::optional<int64_t> parse_step(std::string_view name, std::string_view suffix = "") {
-  constexpr std::string_view kPrefix = "step_";
-  if (!name.starts_with(kPrefix) || !name.ends_with(suffix)) return std::nullopt;
-  if (name.size() < kPrefix.size() + suffix.size()) return std::nullopt;
-  const auto digits = name.substr(kPrefix.size(), name.size() - kPrefix.size() - suffix.size());
+  if (!name.starts_with(kStep) || !name.ends_with(suffix)) return std::nullopt;
+  if (name.size() < kStep.size() + suffix.size()) return std::nullopt;
+  const auto digits = name.substr(kStep.size(), name.size() - kStep.size() - suffix.size());
   const auto number = parse_number(digits);
   if (!number || name != step(*number).append(suffix)) return std::nullopt;
   return number;

@@ -10,12 +10,11 @@
 #include "tessera/base/file.h"
 #include "tessera/base/text.h"
 #include "tessera/base/trace.h"
-#include "tessera/mesh/pieces.h"
 #include "tessera/monitor/number.h"
 #include "tessera/plan/draw_schedule.h"
 #include "tessera/planner/profile_json.h"
+#include "tessera/recipe/cost_inputs.h"
 #include "tessera/recipe/make_plan.h"
-#include "tessera/recipe/parameter_groups.h"
 
 namespace tessera::cli {
 namespace {
@@ -167,19 +166,15 @@ bool keeps_activations(const PredictedRecipe& of) {
 }
 
 plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t micro_batches) {
-  const recipe::Recipe& recipe = of.recipe;
   const std::string& compute = of.profile.provenance.compute;
   const bool on_cpu = of.profile.provenance.device == "CPU";
-  return {.compute_bytes = bytes_of(recipe.precision.compute, compute),
-          .reduce_bytes = bytes_of(recipe.precision.reduce, compute),
-          .kept_values = recipe::kept_numbers(recipe),
-          .batches_ahead = static_cast<double>(recipe.data.prefetch),
-          .accumulates = micro_batches > 1,
-          .keeps_activations = !on_cpu && keeps_activations(of),
-          .piece_values = mesh::kPieceValues,
-          .pieces_at_once = mesh::kPiecesAtOnce,
-          .frozen_units = recipe::frozen_units(recipe.model, recipe.optimizer),
-          .tensor_pieces = on_cpu && recipe.parallel.pieces != 1};
+  plan::CostInputs inputs =
+      recipe::cost_inputs(of.recipe, {.compute_bytes = bytes_of(of.recipe.precision.compute, compute),
+                                      .reduce_bytes = bytes_of(of.recipe.precision.reduce, compute),
+                                      .accumulates = micro_batches > 1,
+                                      .on_cpu = on_cpu});
+  inputs.keeps_activations = !on_cpu && keeps_activations(of);
+  return inputs;
 }
 
 int64_t pieces_of(const recipe::Recipe& recipe) {

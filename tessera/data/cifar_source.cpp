@@ -5,7 +5,6 @@
 #include <map>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/text.h"
 #include "tessera/data/class_names.h"
 #include "tessera/data/open_source.h"
@@ -43,8 +42,9 @@ using Files = std::map<std::string, std::string>;
 
 bool is_wanted(const fs::path& name) { return name.extension() == ".bin" || name.extension() == ".txt"; }
 
-Files read_archive(const fs::path& path) {
-  const FileReader file(path);
+Files read_archive(const FileSystem& where, const fs::path& path) {
+  const auto opened = where.open(path);
+  const ByteSource& file = *opened;
   std::unique_ptr<formats::ByteStream> stream;
   if (formats::is_gzip_file(file)) {
     stream = std::make_unique<formats::GzipStream>(file, kMaxFile, formats::GzipStream::OnPoint());
@@ -59,37 +59,39 @@ Files read_archive(const fs::path& path) {
   return files;
 }
 
-Files read_folder(const fs::path& folder) {
+Files read_folder(const FileSystem& where, const fs::path& folder) {
   Files files;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (is_wanted(entry.path())) files[entry.path().filename().string()] = read_file(entry.path());
+  std::error_code error;
+  for (const FolderEntry& entry : where.list(folder, error)) {
+    if (is_wanted(entry.name)) files[entry.name] = where.read_whole(folder / entry.name);
   }
+  if (error)
+    user_error({.where = kCifarSource,
+                .problem = concat("cannot read folder ", folder.string(), ": ", error.message())});
   return files;
 }
 
 /// The path itself, or the folder or archive in it that carries the usual name.
-Files read_files(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::exists(path, ignored))
+Files read_files(const FileSystem& where, const fs::path& path) {
+  if (!where.exists(path))
     user_error({.where = kCifarSource,
                 .problem = concat(path.string(), " does not exist"),
                 .expected = "a folder or an archive"});
-  if (!fs::is_directory(path, ignored)) return read_archive(path);
+  if (!where.is_folder(path)) return read_archive(where, path);
   for (const char* name : {"cifar-10-batches-bin", "cifar-100-binary"}) {
-    if (fs::is_directory(path / name, ignored)) return read_folder(path / name);
+    if (where.is_folder(path / name)) return read_folder(where, path / name);
   }
   for (const char* name : {"cifar-10-binary.tar.gz", "cifar-100-binary.tar.gz"}) {
-    if (fs::exists(path / name, ignored)) return read_archive(path / name);
+    if (where.exists(path / name)) return read_archive(where, path / name);
   }
-  return read_folder(path);
+  return read_folder(where, path);
 }
 
 /// What a folder without .bin files holds instead: the first name, which says most.
-std::string what_is_there(const fs::path& folder) {
+std::string what_is_there(const FileSystem& where, const fs::path& folder) {
   std::vector<std::string> names;
   std::error_code ignored;
-  for (fs::directory_iterator at(folder, ignored), end; !ignored && at != end; at.increment(ignored))
-    names.push_back(at->path().filename().string());
+  for (FolderEntry& entry : where.list(folder, ignored)) names.push_back(std::move(entry.name));
   if (names.empty()) return "no .bin file";
   const auto archive = std::find_if(names.begin(), names.end(),
                                     [](const auto& name) { return name.find(".tar") != std::string::npos; });
@@ -182,14 +184,15 @@ std::vector<std::string> take_batches(const Family& family, const std::vector<st
 
 }  // namespace
 
-std::unique_ptr<Source> open_cifar(const fs::path& path, const std::string& split) {
+std::unique_ptr<Source> open_cifar(const fs::path& path, const std::string& split,
+                                   const SourceOptions& options) {
   static const std::vector<std::string> kSplits = {"train", "val", "validation", "test"};
   if (std::find(kSplits.begin(), kSplits.end(), split) == kSplits.end()) {
     user_error({.where = kCifarSource,
                 .problem = concat("CIFAR has no split '", split, "'"),
                 .expected = "train, val or test"});
   }
-  Files files = read_files(path);
+  Files files = read_files(*options.files, path);
   for (const auto& family : kFamilies) {
     if (!files.contains(family.train[0]) && !files.contains(family.test[0])) continue;
     const auto& names = split == "train" ? family.train : family.test;
@@ -205,7 +208,7 @@ std::unique_ptr<Source> open_cifar(const fs::path& path, const std::string& spli
   }
   user_error({.where = kCifarSource,
               .problem = concat(path.string(), " is not CIFAR: it has ",
-                                files.empty() ? what_is_there(path) : files.begin()->first),
+                                files.empty() ? what_is_there(*options.files, path) : files.begin()->first),
               .expected = "data_batch_1.bin (CIFAR-10) or train.bin (CIFAR-100)"});
 }
 

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
 
@@ -23,8 +22,8 @@ std::string_view trim(std::string_view text) {
 
 }  // namespace
 
-std::vector<std::string> read_class_names(const fs::path& file) {
-  return parse_class_names(read_file(file), file.string());
+std::vector<std::string> read_class_names(const FileSystem& files, const fs::path& file) {
+  return parse_class_names(files.read_whole(file), file.string());
 }
 
 std::vector<std::string> parse_class_names(std::string_view text, const std::string& where) {
@@ -55,9 +54,8 @@ std::vector<std::string> parse_class_names(std::string_view text, const std::str
 
 std::optional<fs::path> find_class_file(const SourceOptions& options, const fs::path& folder) {
   if (!options.classes.empty()) return fs::absolute(options.classes);
-  std::error_code ignored;
   const fs::path beside = folder / "classes.txt";
-  if (fs::is_regular_file(beside, ignored)) return beside;
+  if (options.files->is_file(beside)) return beside;
   return std::nullopt;
 }
 

@@ -18,7 +18,7 @@ inline constexpr int64_t kMaxClasses = 1'000'000;
 
 /// The names of a file, one a line, in the order of the labels; blanks at the ends of lines do not count.
 /// Errors: UserError when it is empty or names a class twice.
-std::vector<std::string> read_class_names(const std::filesystem::path& file);
+std::vector<std::string> read_class_names(const FileSystem& files, const std::filesystem::path& file);
 /// The same from text; `where` names it in messages.
 std::vector<std::string> parse_class_names(std::string_view text, const std::string& where);
 

@@ -78,7 +78,7 @@ int64_t EvalLoader::broken_samples() const { return state_->broken.count(); }
 std::vector<float> load_image_for_eval(const std::string& path, const TransformOptions& options) {
   const Transform transform(options);
   std::vector<float> out(static_cast<size_t>(transform.sample_size()));
-  transform.eval({read_sample_file(path), {}}, path, out.data());
+  transform.eval({read_sample_file(local_files(), path), {}}, path, out.data());
   return out;
 }
 

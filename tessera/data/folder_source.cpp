@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <dirent.h>
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -27,33 +22,22 @@ struct Listing {
   std::vector<std::string> folders, images, others;  // sorted by bytes, the same on every machine
 };
 
-/// Asks the file system only where the folder's entry does not say: for links, and on some network file
-/// systems.
-bool is_folder(const fs::path& folder, const dirent& entry) {
-  if (entry.d_type != DT_LNK && entry.d_type != DT_UNKNOWN) return entry.d_type == DT_DIR;
-  std::error_code ignored;
-  return fs::is_directory(folder / entry.d_name, ignored);
-}
-
 /// Hidden entries are left out. A dangling link with an image's name counts as an image, and breaks as one.
 /// Names are bytes: any encoding.
-Listing list(const fs::path& folder) {
+Listing list(const FileSystem& files, const fs::path& folder) {
   Listing listing;
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), ::closedir);
-  errno = entries ? 0 : errno;
-  const auto next = [&]() -> const dirent* { return entries ? ::readdir(entries.get()) : nullptr; };
-  while (const dirent* entry = next()) {
-    if (is_hidden(entry->d_name)) continue;
-    if (is_folder(folder, *entry)) {
-      listing.folders.emplace_back(entry->d_name);
+  std::error_code error;
+  for (FolderEntry& entry : files.list(folder, error)) {
+    if (is_hidden(entry.name)) continue;
+    if (entry.is_folder) {
+      listing.folders.push_back(std::move(entry.name));
     } else {
-      (is_image_name(entry->d_name) ? listing.images : listing.others).emplace_back(entry->d_name);
+      (is_image_name(entry.name) ? listing.images : listing.others).push_back(std::move(entry.name));
     }
-    errno = 0;
   }
-  if (errno != 0)
+  if (error)
     user_error({.where = kFolderSource,
-                .problem = concat("cannot read folder ", folder.string(), ": ", std::strerror(errno))});
+                .problem = concat("cannot read folder ", folder.string(), ": ", error.message())});
   for (auto* names : {&listing.folders, &listing.images, &listing.others})
     std::sort(names->begin(), names->end());
   return listing;
@@ -62,7 +46,8 @@ Listing list(const fs::path& folder) {
 /// `root`/<class>/<image>, for the classes that have a folder there; names in messages start with the split.
 class FolderSource : public IndexedSource {
  public:
-  FolderSource(fs::path root, OpenedIndex opened) : IndexedSource(std::move(opened)), root_(std::move(root)) {
+  FolderSource(fs::path root, OpenedIndex opened, const FileSystem& files)
+      : IndexedSource(std::move(opened)), root_(std::move(root)), files_(files) {
     for (const std::string& name : classes()) class_folders_.push_back((root_ / name).string());
   }
   std::string sample_name(int64_t i) const override { return (root_.filename() / relative(i)).string(); }
@@ -72,11 +57,12 @@ class FolderSource : public IndexedSource {
   }
 
  private:
-  std::string fetch(int64_t i) const override { return read_sample_file(root_ / relative(i)); }
+  std::string fetch(int64_t i) const override { return read_sample_file(files_, root_ / relative(i)); }
   fs::path relative(int64_t i) const {
     return fs::path(classes()[static_cast<size_t>(label(i))]) / index().name(i);
   }
   const fs::path root_;
+  const FileSystem& files_;
   std::vector<std::string> class_folders_;
 };
 
@@ -102,10 +88,10 @@ void count_others(const fs::path& folder, const Listing& listing, LeftOut& left_
   for (const auto& name : listing.folders) left_out.add_folder((folder / name).string());
 }
 
-void build_index(const fs::path& root, const std::vector<std::string>& folders,
+void build_index(const FileSystem& files, const fs::path& root, const std::vector<std::string>& folders,
                  const std::vector<std::string>& classes, IndexBuilder& builder) {
   std::vector<Listing> listings(folders.size());
-  in_parallel(folders.size(), kInputThreads, [&](size_t i) { listings[i] = list(root / folders[i]); });
+  in_parallel(folders.size(), kInputThreads, [&](size_t i) { listings[i] = list(files, root / folders[i]); });
   LeftOut left_out;
   builder.set_files({root.filename().string()});
   builder.set_classes(classes);
@@ -131,16 +117,15 @@ void build_index(const fs::path& root, const std::vector<std::string>& folders,
               .expected = "files named .jpg, .jpeg or .png"});
 }
 
-fs::path find_split(const fs::path& folder, const std::string& split) {
+fs::path find_split(const FileSystem& files, const fs::path& folder, const std::string& split) {
   const auto names = accepted_splits(split);
   for (const auto& name : names) {
-    std::error_code ignored;
-    if (fs::is_directory(folder / name, ignored)) return folder / name;
+    if (files.is_folder(folder / name)) return folder / name;
   }
-  const Listing found = list(folder);
+  const Listing found = list(files, folder);
   const bool classes_at_top =
       std::any_of(found.folders.begin(), found.folders.end(),
-                  [&](const std::string& name) { return !list(folder / name).images.empty(); });
+                  [&](const std::string& name) { return !list(files, folder / name).images.empty(); });
   if (classes_at_top) {
     // The split's own folder was given where the one above it is meant.
     const std::string own = folder.filename().string();
@@ -167,12 +152,12 @@ std::unique_ptr<Source> open_folder(const fs::path& folder, const std::string& s
                                     const SourceOptions& options) {
   const fs::path normal =
       (fs::absolute(folder) / "").lexically_normal().parent_path();  // without a slash at the end
-  const fs::path root = find_split(normal, split);
-  std::error_code ignored;
+  const FileSystem& files = *options.files;
+  const fs::path root = find_split(files, normal, split);
   const fs::path train = normal / "train";
-  const fs::path with_classes = fs::is_directory(train, ignored) ? train : root;
-  const auto folders = list(root).folders,
-             classes = with_classes == root ? folders : list(with_classes).folders;
+  const fs::path with_classes = files.is_folder(train) ? train : root;
+  const auto folders = list(files, root).folders,
+             classes = with_classes == root ? folders : list(files, with_classes).folders;
   if (classes.empty())
     user_error({.where = kFolderSource,
                 .problem = concat(with_classes.string(), " has no folders"),
@@ -181,8 +166,8 @@ std::unique_ptr<Source> open_folder(const fs::path& folder, const std::string& s
   warn_of_numeric_names(classes, kFolderSource, /*from_folders=*/true, options);
   IndexRequest request{"folder", normal, split, "", {root, with_classes}, {}};
   for (const auto& name : folders) request.inputs.push_back(root / name);
-  request.build = [&](IndexBuilder& builder) { build_index(root, folders, classes, builder); };
-  return std::make_unique<FolderSource>(root, open_index(request, options));
+  request.build = [&](IndexBuilder& builder) { build_index(files, root, folders, classes, builder); };
+  return std::make_unique<FolderSource>(root, open_index(request, options), files);
 }
 
 }  // namespace tessera::data

@@ -3,7 +3,6 @@
 #include <optional>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
 #include "tessera/data/open_source.h"
@@ -19,28 +18,29 @@ const std::vector<std::string> kFashion = {"T-shirt/top", "Trouser", "Pullover",
                                            "Sandal",      "Shirt",   "Sneaker",  "Bag",   "Ankle boot"};
 
 /// "train-images-idx3-ubyte", as well "train-images.idx3-ubyte"; unpacked wins over .gz.
-std::optional<fs::path> find_idx(const fs::path& folder, const std::string& stem, char rank) {
+std::optional<fs::path> find_idx(const FileSystem& files, const fs::path& folder, const std::string& stem,
+                                 char rank) {
   for (const char* ending : {"", ".gz"}) {
     for (const char* separator : {"-", "."}) {
       const fs::path path = folder / concat(stem, separator, "idx", rank, "-ubyte", ending);
-      std::error_code ignored;
-      if (fs::exists(path, ignored)) return path;
+      if (files.exists(path)) return path;
     }
   }
   return std::nullopt;
 }
 
-std::optional<fs::path> find_images(const fs::path& folder, const std::string& part) {
-  const auto gray = find_idx(folder, part + "-images", '3');
-  return gray ? gray : find_idx(folder, part + "-images", '4');
+std::optional<fs::path> find_images(const FileSystem& files, const fs::path& folder,
+                                    const std::string& part) {
+  const auto gray = find_idx(files, folder, part + "-images", '3');
+  return gray ? gray : find_idx(files, folder, part + "-images", '4');
 }
 
-formats::Idx read_idx(const fs::path& path) {
-  return formats::parse_idx(formats::gunzip(read_file(path), path.string()), path.string());
+formats::Idx read_idx(const FileSystem& files, const fs::path& path) {
+  return formats::parse_idx(formats::gunzip(files.read_whole(path), path.string()), path.string());
 }
 
-formats::Idx read_labels(const fs::path& path) {
-  formats::Idx labels = read_idx(path);
+formats::Idx read_labels(const FileSystem& files, const fs::path& path) {
+  formats::Idx labels = read_idx(files, path);
   if (labels.dims.size() != 1) {
     user_error({.where = kIdxSource,
                 .problem = concat(path.string(), " has labels of ", labels.dims.size(), " dimensions"),
@@ -56,9 +56,10 @@ int64_t largest_label(const formats::Idx& labels) {
 
 class IdxSource : public Source {
  public:
-  IdxSource(const fs::path& images, const fs::path& labels, std::vector<std::string> classes)
-      : images_(read_idx(images)),
-        labels_(read_labels(labels)),
+  IdxSource(const FileSystem& files, const fs::path& images, const fs::path& labels,
+            std::vector<std::string> classes)
+      : images_(read_idx(files, images)),
+        labels_(read_labels(files, labels)),
         classes_(std::move(classes)),
         name_(images.filename().string()),
         file_(fs::absolute(images).string()) {
@@ -104,11 +105,11 @@ class IdxSource : public Source {
 
 /// Numbers up to the largest label of either part, so that both parts have the same classes; the known names
 /// where the folder's name says that it is Fashion-MNIST.
-std::vector<std::string> class_names(const fs::path& folder) {
+std::vector<std::string> class_names(const FileSystem& files, const fs::path& folder) {
   int64_t largest = -1;
   for (const char* part : {"train", "t10k"}) {
-    if (const auto path = find_idx(folder, concat(part, "-labels"), '1')) {
-      largest = std::max(largest, largest_label(read_labels(*path)));
+    if (const auto path = find_idx(files, folder, concat(part, "-labels"), '1')) {
+      largest = std::max(largest, largest_label(read_labels(files, *path)));
     }
   }
   const std::string name = lower(fs::absolute(folder).lexically_normal().string());
@@ -122,11 +123,13 @@ std::vector<std::string> class_names(const fs::path& folder) {
 
 }  // namespace
 
-bool holds_idx_files(const fs::path& folder) {
-  return find_images(folder, "train").has_value() || find_images(folder, "t10k").has_value();
+bool holds_idx_files(const fs::path& folder, const SourceOptions& options) {
+  const FileSystem& files = *options.files;
+  return find_images(files, folder, "train").has_value() || find_images(files, folder, "t10k").has_value();
 }
 
-std::unique_ptr<Source> open_idx(const fs::path& folder, const std::string& split) {
+std::unique_ptr<Source> open_idx(const fs::path& folder, const std::string& split,
+                                 const SourceOptions& options) {
   static const std::vector<std::string> kSplits = {"train", "val", "validation", "test"};
   if (std::find(kSplits.begin(), kSplits.end(), split) == kSplits.end()) {
     user_error({.where = kIdxSource,
@@ -134,14 +137,16 @@ std::unique_ptr<Source> open_idx(const fs::path& folder, const std::string& spli
                 .expected = "train, val or test"});
   }
   const std::string part = split == "train" ? "train" : "t10k";
-  const auto images = find_images(folder, part), labels = find_idx(folder, part + "-labels", '1');
+  const FileSystem& files = *options.files;
+  const auto images = find_images(files, folder, part),
+             labels = find_idx(files, folder, part + "-labels", '1');
   if (!images || !labels) {
     user_error(
         {.where = kIdxSource,
          .problem = concat(folder.string(), " has no file ", part,
                            images ? "-labels-idx1-ubyte" : "-images-idx3-ubyte", " and none with .gz")});
   }
-  return std::make_unique<IdxSource>(*images, *labels, class_names(folder));
+  return std::make_unique<IdxSource>(files, *images, *labels, class_names(files, folder));
 }
 
 }  // namespace tessera::data

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/data/index_cache.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <optional>
 #include <thread>
 
@@ -28,49 +25,40 @@ constexpr auto kTick = std::chrono::milliseconds(20);
 /// What is found in less time is not kept in the user's cache.
 constexpr auto kWorthKeeping = std::chrono::milliseconds(100);
 
-struct Stamp {
-  int64_t size = 0, nanoseconds = 0;
-  int64_t changed = 0;  // time of the last change of content, name, owner or mode: no program can set it back
-};
-
-Stamp stamp(const fs::path& path) {
-  struct stat info {};
-  if (::stat(path.c_str(), &info) != 0)
-    user_error(
-        {.where = kIndexCache, .problem = concat("cannot read ", path.string(), ": ", std::strerror(errno))});
-  const auto nanoseconds = [](const timespec& time) { return time.tv_sec * 1'000'000'000 + time.tv_nsec; };
-  return {S_ISDIR(info.st_mode) ? 0 : info.st_size, nanoseconds(info.st_mtim), nanoseconds(info.st_ctim)};
-}
-
-std::vector<Stamp> stamps(const std::vector<fs::path>& inputs) {
-  std::vector<Stamp> all(inputs.size());
-  in_parallel(inputs.size(), inputs.size() < 64 ? 1 : kInputThreads,
-              [&](size_t i) { all[i] = stamp(inputs[i]); });
+std::vector<FileIdentity> identities(const FileSystem& files, const std::vector<fs::path>& inputs) {
+  std::vector<FileIdentity> all(inputs.size());
+  in_parallel(inputs.size(), inputs.size() < 64 ? 1 : kInputThreads, [&](size_t i) {
+    std::error_code error;
+    all[i] = files.identity(inputs[i], error);
+    if (error)
+      user_error({.where = kIndexCache,
+                  .problem = concat("cannot read ", inputs[i].string(), ": ", error.message())});
+  });
   return all;
 }
 
 /// What an index is of.
 struct Identity {
   std::string text;  // sizes and times of all inputs; other content has another text, but for the case below
-  int64_t newest = 0;  // of Stamp::changed
+  int64_t newest = 0;  // of FileIdentity::changed
 };
 
-Identity identity(const IndexRequest& request) {
-  auto all = stamps(request.inputs);
+Identity identity(const IndexRequest& request, const FileSystem& files) {
+  auto all = identities(files, request.inputs);
   const auto is_new = [](int64_t nanoseconds) {
     const auto age = FileClock::now() - FileClock::time_point{std::chrono::nanoseconds(nanoseconds)};
     return age < kTick && age > -kTick;
   };
-  const auto fresh = [&](const Stamp& s) { return is_new(s.nanoseconds) || is_new(s.changed); };
+  const auto fresh = [&](const FileIdentity& s) { return is_new(s.modified) || is_new(s.changed); };
   if (std::any_of(all.begin(), all.end(), fresh)) {  // a later change shall have another time
     std::this_thread::sleep_for(2 * kTick);
-    all = stamps(request.inputs);
+    all = identities(files, request.inputs);
   }
   Identity found{concat(request.kind, "\n", request.split, "\n", request.settings, "\n")};
   for (size_t i = 0; i < all.size(); ++i) {
     found.newest = std::max(found.newest, all[i].changed);
     found.text += concat(request.inputs[i].lexically_relative(request.data).string(), " ", all[i].size, " ",
-                         all[i].nanoseconds, "\n");
+                         all[i].modified, "\n");
   }
   return found;
 }
@@ -80,8 +68,8 @@ Identity identity(const IndexRequest& request) {
 /// archives of fixed times). A folder that was chosen may have been copied together with the data, in any
 /// order; there size and time alone decide.
 std::optional<SampleIndex> read_fitting(const fs::path& path, const Identity& wanted, bool in_user_cache) {
-  struct stat info {};
-  if (in_user_cache && ::stat(path.c_str(), &info) == 0 && stamp(path).changed <= wanted.newest)
+  std::error_code error;
+  if (in_user_cache && local_files().identity(path, error).changed <= wanted.newest && !error)
     return std::nullopt;
   return SampleIndex::read(path, wanted.text);
 }
@@ -165,7 +153,7 @@ class BuildersTurn {
 };
 
 OpenedIndex open_file(const fs::path& path, const IndexRequest& request, const SourceOptions& options) {
-  const Identity wanted = identity(request);
+  const Identity wanted = identity(request, *options.files);
   const bool in_user_cache = options.index_dir.empty();
   const auto read = [&] { return read_fitting(path, wanted, in_user_cache); };
   if (auto index = read()) return {std::move(*index), path, false, {}};
@@ -216,17 +204,16 @@ std::string with_split(std::string text, const std::string& split) {
 }
 
 fs::path index_folder(const IndexRequest& request, const SourceOptions& options) {
-  std::error_code ignored;
   if (options.index_dir == "none") return {};
   if (options.index_dir.empty()) return user_cache();
   if (options.index_dir != "beside") return fs::absolute(with_split(options.index_dir, request.split));
-  return fs::is_directory(request.data, ignored) ? request.data : request.data.parent_path();
+  return options.files->is_folder(request.data) ? request.data : request.data.parent_path();
 }
 
 OpenedIndex open_index(const IndexRequest& request, const SourceOptions& options) {
   const fs::path folder = index_folder(request, options);
   OpenedIndex opened =
-      folder.empty() ? build_in_memory(request, identity(request).text)
+      folder.empty() ? build_in_memory(request, identity(request, *options.files).text)
                      : open_file(folder / file_name(request, options.index_dir.empty()), request, options);
   if (!options.warn) return opened;
   for (const auto& note : opened.index.notes()) options.warn(note);

@@ -10,7 +10,7 @@
 namespace tessera::data {
 namespace fs = std::filesystem;
 
-std::string read_sample(const SampleIndex& index, const FileReader& archive, const IndexedSample& sample) {
+std::string read_sample(const SampleIndex& index, const ByteSource& archive, const IndexedSample& sample) {
   const bool plain = sample.method != kGzipped;
   if (plain && sample.size > archive.size()) {  // before memory is asked for
     user_error({.where = "data.shards",

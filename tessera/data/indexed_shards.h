@@ -20,7 +20,7 @@ inline constexpr uint64_t kRestartSpan = uint64_t{1} << 20;
 
 /// A sample's bytes; of a gzip file unpacked from the restart point before them. Errors: UserError that names
 /// the archive when it is damaged or shorter than it was.
-std::string read_sample(const SampleIndex& index, const FileReader& archive, const IndexedSample& sample);
+std::string read_sample(const SampleIndex& index, const ByteSource& archive, const IndexedSample& sample);
 
 /// A request for an index of shards: they and the file with class names are its inputs. `build` is left open.
 IndexRequest shard_request(const std::string& kind, const std::vector<std::filesystem::path>& shards,

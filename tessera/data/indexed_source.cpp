@@ -17,7 +17,7 @@ size_t ArchiveFiles::most_open() {
                             4096);  // two sources, and room for the rest of the program
 }
 
-std::shared_ptr<const FileReader> ArchiveFiles::find(size_t number) const {
+std::shared_ptr<const ByteSource> ArchiveFiles::find(size_t number) const {
   const std::lock_guard lock(mutex_);
   const auto found = open_.find(number);
   if (found == open_.end()) return nullptr;
@@ -25,9 +25,9 @@ std::shared_ptr<const FileReader> ArchiveFiles::find(size_t number) const {
   return found->second.file;
 }
 
-std::shared_ptr<const FileReader> ArchiveFiles::open(size_t number) const {
+std::shared_ptr<const ByteSource> ArchiveFiles::open(size_t number) const {
   if (auto file = find(number)) return file;
-  auto file = std::make_shared<const FileReader>(paths_[number]);  // others go on meanwhile
+  std::shared_ptr<const ByteSource> file = files_.open(paths_[number]);  // others go on meanwhile
   const std::lock_guard lock(mutex_);
   if (open_.contains(number)) return file;
   if (open_.size() >= most_open_) {

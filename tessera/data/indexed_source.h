@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tessera/base/file.h"
+#include "tessera/base/byte_source.h"
 #include "tessera/data/index_cache.h"
 #include "tessera/data/source.h"
 
@@ -19,20 +19,22 @@ namespace tessera::data {
 /// are kept open, those that were used last.
 class ArchiveFiles {
  public:
-  explicit ArchiveFiles(std::vector<std::filesystem::path> paths) : paths_(std::move(paths)) {}
+  ArchiveFiles(std::vector<std::filesystem::path> paths, const FileSystem& files)
+      : paths_(std::move(paths)), files_(files) {}
   /// The file stays open as long as it is held. Errors: UserError when it cannot be opened.
-  std::shared_ptr<const FileReader> open(size_t number) const;
+  std::shared_ptr<const ByteSource> open(size_t number) const;
   const std::filesystem::path& path(size_t number) const { return paths_[number]; }
 
  private:
   static size_t most_open();
-  std::shared_ptr<const FileReader> find(size_t number) const;
+  std::shared_ptr<const ByteSource> find(size_t number) const;
 
   struct Open {
-    std::shared_ptr<const FileReader> file;
+    std::shared_ptr<const ByteSource> file;
     std::list<size_t>::iterator use;
   };
   const std::vector<std::filesystem::path> paths_;
+  const FileSystem& files_;
   const size_t most_open_ = most_open();
   mutable std::mutex mutex_;
   mutable std::list<size_t> uses_;  // the latest first

@@ -16,7 +16,9 @@ namespace {
 constexpr const char* kOpenSource = "data.open_source";
 const std::vector<std::string> kKinds = {"folder", "zip", "wds", "tfrecord", "idx", "cifar", "fake"};
 
-void check_folder(const fs::path& folder, const std::string& key) {
+void check_folder(const fs::path& folder, const SourceOptions& options) {
+  const std::string& key = options.key;
+  const FileSystem& files = *options.files;
   const auto refuse = [&](const std::string& found) {
     user_error(
         {.where = kOpenSource,
@@ -24,13 +26,12 @@ void check_folder(const fs::path& folder, const std::string& key) {
          .expected = "a folder of data",
          .hint = key.empty() ? "" : concat(key, " names it; set another: --set ", key, "=folder:PATH")});
   };
-  std::error_code ignored;
-  if (!fs::exists(folder, ignored)) refuse(" does not exist");
-  if (!fs::is_directory(folder, ignored)) refuse(" is a file");
+  if (!files.exists(folder)) refuse(" does not exist");
+  if (!files.is_folder(folder)) refuse(" is a file");
   std::error_code unreadable;
-  const fs::directory_iterator entries(folder, unreadable);
+  const bool is_empty = files.list(folder, unreadable).empty();
   if (unreadable) refuse(": " + unreadable.message());
-  if (entries == fs::directory_iterator()) refuse(" is empty");
+  if (is_empty) refuse(" is empty");
 }
 
 /// Each kind looks at its own settings; one that was given to another kind was meant to do something.
@@ -49,10 +50,10 @@ void warn_of_unused(const std::string& kind, const SourceOptions& options) {
 
 std::unique_ptr<Source> open_path(const fs::path& folder, const std::string& split,
                                   const SourceOptions& options) {
-  check_folder(folder, options.key);
-  const bool idx = holds_idx_files(folder);
+  check_folder(folder, options);
+  const bool idx = holds_idx_files(folder, options);
   warn_of_unused(idx ? "idx" : "folder", options);
-  return idx ? open_idx(folder, split) : open_folder(folder, split, options);
+  return idx ? open_idx(folder, split, options) : open_folder(folder, split, options);
 }
 
 }  // namespace
@@ -87,12 +88,12 @@ std::unique_ptr<Source> open_source(const std::string& spec, const std::string& 
   const size_t colon = spec.find(':');
   const std::string kind = spec.substr(0, colon);
   const std::string path = colon == std::string::npos ? "" : spec.substr(colon + 1);
-  std::error_code ignored;
-  if (kind == "fake" && (colon != std::string::npos || !fs::exists(spec, ignored))) {
+  const FileSystem& files = *options.files;
+  if (kind == "fake" && (colon != std::string::npos || !files.exists(spec))) {
     warn_of_unused(kind, options);
     return open_fake(path, split, options);
   }
-  if (colon == std::string::npos || fs::exists(spec, ignored)) return open_path(spec, split, options);
+  if (colon == std::string::npos || files.exists(spec)) return open_path(spec, split, options);
   const bool known = std::find(kKinds.begin(), kKinds.end(), kind) != kKinds.end();
   if (!known) {
     const std::string near = nearest(kind, kKinds);
@@ -108,10 +109,10 @@ std::unique_ptr<Source> open_source(const std::string& spec, const std::string& 
   warn_of_unused(kind, options);
   if (kind == "wds") return open_wds(path, split, options);
   if (kind == "tfrecord") return open_tfrecord(path, split, options);
-  if (kind == "cifar") return open_cifar(path, split);
-  check_folder(path, options.key);
+  if (kind == "cifar") return open_cifar(path, split, options);
+  check_folder(path, options);
   if (kind == "zip") return open_zip(path, split, options);
-  return kind == "idx" ? open_idx(path, split) : open_folder(path, split, options);
+  return kind == "idx" ? open_idx(path, split, options) : open_folder(path, split, options);
 }
 
 }  // namespace tessera::data

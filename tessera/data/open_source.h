@@ -12,8 +12,9 @@
 
 namespace tessera::data {
 
-std::unique_ptr<Source> open_idx(const std::filesystem::path& folder, const std::string& split);
-bool holds_idx_files(const std::filesystem::path& folder);
+std::unique_ptr<Source> open_idx(const std::filesystem::path& folder, const std::string& split,
+                                 const SourceOptions& options);
+bool holds_idx_files(const std::filesystem::path& folder, const SourceOptions& options);
 std::unique_ptr<Source> open_folder(const std::filesystem::path& folder, const std::string& split,
                                     const SourceOptions& options);
 std::unique_ptr<Source> open_zip(const std::filesystem::path& folder, const std::string& split,
@@ -25,7 +26,8 @@ std::unique_ptr<Source> open_wds(const std::string& shards, const std::string& s
 std::unique_ptr<Source> open_tfrecord(const std::string& path, const std::string& split,
                                       const SourceOptions& options);
 /// `path`: the folder of the binary version, or its archive.
-std::unique_ptr<Source> open_cifar(const std::filesystem::path& path, const std::string& split);
+std::unique_ptr<Source> open_cifar(const std::filesystem::path& path, const std::string& split,
+                                   const SourceOptions& options);
 /// `count`: the number of images as text, "" for 1280.
 std::unique_ptr<Source> open_fake(const std::string& count, const std::string& split,
                                   const SourceOptions& options);

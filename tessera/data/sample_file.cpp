@@ -2,7 +2,6 @@
 #include "tessera/data/sample_file.h"
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/text.h"
 
 namespace tessera::data {
@@ -15,11 +14,11 @@ void check_sample_size(uint64_t bytes, const std::string& where) {
        .expected = concat("an image file of at most ", human_bytes(static_cast<double>(kMostSampleBytes)))});
 }
 
-std::string read_sample_file(const std::filesystem::path& path) {
-  const FileReader file(path);
-  check_sample_size(file.size(), path.string());
-  std::string content(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(content)));
+std::string read_sample_file(const FileSystem& files, const std::filesystem::path& path) {
+  const auto file = files.open(path);
+  check_sample_size(file->size(), path.string());
+  std::string content(file->size(), '\0');
+  file->read(0, std::as_writable_bytes(std::span(content)));
   return content;
 }
 

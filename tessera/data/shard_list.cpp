@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/data/shard_list.h"
 
-#include <glob.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <map>
@@ -82,15 +82,12 @@ std::set<std::string> splits_named(const fs::path& file, const std::string& spli
   return {};
 }
 
-std::vector<fs::path> shards_in(const fs::path& folder, const ShardKind& kind) {
+std::vector<fs::path> shards_in(const FileSystem& where, const fs::path& folder, const ShardKind& kind) {
   std::vector<fs::path> files;
   std::error_code error;
-  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    std::error_code ignored;
-    if (!name.starts_with('.') && kind.is_shard(name) && !entry->is_directory(ignored))
-      files.push_back(entry->path());
+  for (const FolderEntry& entry : where.list(folder, error)) {
+    if (!entry.name.starts_with('.') && kind.is_shard(entry.name) && !entry.is_folder)
+      files.push_back(folder / entry.name);
   }
   if (error)
     user_error({.where = kind.where,
@@ -99,13 +96,26 @@ std::vector<fs::path> shards_in(const fs::path& folder, const ShardKind& kind) {
   return files;
 }
 
-std::vector<fs::path> glob_files(const std::string& pattern) {
-  glob_t found{};
-  std::vector<fs::path> files;
-  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0)
-    files.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
-  ::globfree(&found);
-  return files;
+/// The paths that a pattern of * ? [ stands for, sorted by bytes. As in a shell, none of these stands for '/'
+/// or for a '.' at the start of a name.
+std::vector<fs::path> glob_files(const FileSystem& where, const fs::path& pattern) {
+  std::vector<fs::path> found = {pattern.root_path()};
+  for (const fs::path& part : pattern.relative_path()) {
+    std::vector<fs::path> next;
+    for (const fs::path& folder : found) {
+      if (part.native().find_first_of("*?[\\") == std::string::npos) {
+        if (where.exists(folder / part)) next.push_back(folder / part);
+        continue;
+      }
+      std::error_code ignored;
+      for (const FolderEntry& entry : where.list(folder.empty() ? "." : folder, ignored)) {
+        if (::fnmatch(part.c_str(), entry.name.c_str(), FNM_PERIOD) == 0) next.push_back(folder / entry.name);
+      }
+    }
+    found = std::move(next);
+  }
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.native() < b.native(); });
+  return found;
 }
 
 struct Found {
@@ -114,11 +124,12 @@ struct Found {
 };
 
 /// The files of one entry under one of the names that the split may have.
-void resolve(const std::string& entry, const std::string& name, const ShardKind& kind, Found& found) {
+void resolve(const FileSystem& where, const std::string& entry, const std::string& name,
+             const ShardKind& kind, Found& found) {
   std::string pattern = entry;
   bool named = false;
   const size_t equals = entry.find('=');
-  if (equals != std::string::npos && entry.find('/') > equals && !fs::exists(entry)) {
+  if (equals != std::string::npos && entry.find('/') > equals && !where.exists(entry)) {
     if (entry.substr(0, equals) != name) return;
     pattern = entry.substr(equals + 1);
     named = true;
@@ -127,16 +138,15 @@ void resolve(const std::string& entry, const std::string& name, const ShardKind&
   std::vector<std::string> missing;
   std::vector<fs::path> files;
   for (const auto& path : expand_braces(with_split(pattern, name))) {
-    std::error_code ignored;
-    if (fs::is_directory(path, ignored) && !kind.is_shard(fs::path(path).filename().string())) {
-      const bool has_split = fs::is_directory(fs::path(path) / name, ignored);
+    if (where.is_folder(path) && !kind.is_shard(fs::path(path).filename().string())) {
+      const bool has_split = where.is_folder(fs::path(path) / name);
       named = named || has_split;
-      const auto inside = shards_in(has_split ? fs::path(path) / name : fs::path(path), kind);
+      const auto inside = shards_in(where, has_split ? fs::path(path) / name : fs::path(path), kind);
       files.insert(files.end(), inside.begin(), inside.end());
-    } else if (!fs::exists(path, ignored) && path.find_first_of("*?[") != std::string::npos) {
-      const auto globbed = glob_files(path);
+    } else if (!where.exists(path) && path.find_first_of("*?[") != std::string::npos) {
+      const auto globbed = glob_files(where, path);
       files.insert(files.end(), globbed.begin(), globbed.end());
-    } else if (fs::exists(path, ignored)) {
+    } else if (where.exists(path)) {
       files.emplace_back(path);
     } else {
       missing.push_back(path);
@@ -152,14 +162,13 @@ void resolve(const std::string& entry, const std::string& name, const ShardKind&
 }
 
 /// "; there are a.tar.bz2, b.tar.zst and 3 more" of the folders of a list; "" where they hold no files.
-std::string what_is_there(const std::vector<std::string>& entries) {
+std::string what_is_there(const FileSystem& where, const std::vector<std::string>& entries) {
   constexpr size_t kShown = 3;
   std::vector<std::string> names;
   for (const auto& entry : entries) {
     std::error_code ignored;
-    for (fs::directory_iterator at(entry, ignored), end; !ignored && at != end; at.increment(ignored)) {
-      std::error_code unknown;
-      if (at->is_regular_file(unknown)) names.push_back(escape(at->path().filename().string()));
+    for (const FolderEntry& file : where.list(entry, ignored)) {
+      if (!file.is_folder) names.push_back(escape(file.name));
     }
   }
   if (names.empty()) return "";
@@ -211,12 +220,13 @@ std::vector<std::string> split_list(const std::string& list) {
   return entries;
 }
 
-std::vector<fs::path> find_shards(const std::string& list, const std::string& split, const ShardKind& kind) {
+std::vector<fs::path> find_shards(const FileSystem& where, const std::string& list, const std::string& split,
+                                  const ShardKind& kind) {
   std::set<std::string> others;  // splits that the files speak of
   const auto entries = split_list(list);
   for (const auto& name : accepted_splits(split)) {
     Found found;
-    for (const auto& entry : entries) resolve(entry, name, kind, found);
+    for (const auto& entry : entries) resolve(where, entry, name, kind, found);
     std::vector<fs::path> files = found.named;
     bool some_named = false;
     for (const auto& file : found.any) {
@@ -231,7 +241,7 @@ std::vector<fs::path> find_shards(const std::string& list, const std::string& sp
   user_error(
       {.where = kind.where,
        .problem = concat(list, " has no ", kind.what, " of the split ", split,
-                         others.empty() ? what_is_there(entries)
+                         others.empty() ? what_is_there(where, entries)
                                         : concat(", only of ", join({others.begin(), others.end()}, ", ")))});
 }
 
@@ -268,11 +278,11 @@ void check_numbered(const std::vector<fs::path>& files, const char* where) {
   }
 }
 
-std::string same_as_training(const std::string& list, const std::string& split,
+std::string same_as_training(const FileSystem& files, const std::string& list, const std::string& split,
                              const std::vector<fs::path>& shards, const ShardKind& kind) {
   if (split == "train") return "";
   try {
-    if (find_shards(list, "train", kind) != shards) return "";
+    if (find_shards(files, list, "train", kind) != shards) return "";
   } catch (const UserError&) {  // there is no training split to be the same as
     return "";
   }

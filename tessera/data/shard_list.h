@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/byte_source.h"
+
 namespace tessera::data {
 
 /// "a-{000..002}.tar" -> three names, "{b,c}.tar" -> two; several braces multiply, "{split}" and the like
@@ -30,8 +32,8 @@ struct ShardKind {
 /// or of the folder they lie in. Names without such a word belong to every split. For "val" come
 /// "validation", then "test", where there is no "val". Errors: UserError that names what was found, or the
 /// first file that a brace names and that is not there; where a folder holds none, what it does hold.
-std::vector<std::filesystem::path> find_shards(const std::string& list, const std::string& split,
-                                               const ShardKind& kind);
+std::vector<std::filesystem::path> find_shards(const FileSystem& files, const std::string& list,
+                                               const std::string& split, const ShardKind& kind);
 
 /// Errors: UserError where files named "NAME-00000-of-00004" are not all of those their names count: which
 /// is missing first. Other names say nothing of that.
@@ -39,7 +41,7 @@ void check_numbered(const std::vector<std::filesystem::path>& files, const char*
 
 /// What there is to say where `split`, not the training split itself, has the same shards as the training
 /// split: names that speak of no split belong to every one. "": another list.
-std::string same_as_training(const std::string& list, const std::string& split,
+std::string same_as_training(const FileSystem& files, const std::string& list, const std::string& split,
                              const std::vector<std::filesystem::path>& shards, const ShardKind& kind);
 
 }  // namespace tessera::data

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/byte_source.h"
 #include "tessera/formats/image.h"
 
 namespace tessera::data {
@@ -71,6 +72,7 @@ struct SourceOptions {
   std::function<void(const std::string&)> warn = {};  // one line each; called by open_source only
   bool index_required = false;                        // an index that cannot be written is an error, at once
   std::string key = {};                               // of a recipe that names the source; errors tell it
+  const FileSystem* files = &local_files();           // where all of the data are read; outlives the source
 };
 
 /// Opens `spec` = "<kind>:<path>" and the split ("train", "val", "test"); docs/data.md has the layouts.

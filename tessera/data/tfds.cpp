@@ -59,28 +59,26 @@ std::optional<std::array<int64_t, 3>> version_of(const std::string& name) {
   return version;
 }
 
-std::vector<fs::path> folders_in(const fs::path& folder) {
+std::vector<fs::path> folders_in(const FileSystem& files, const fs::path& folder) {
   std::vector<fs::path> folders;
-  std::error_code error, ignored;
-  for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    if (entry->is_directory(ignored)) folders.push_back(entry->path());
+  std::error_code ignored;
+  for (const FolderEntry& entry : files.list(folder, ignored)) {
+    if (entry.is_folder) folders.push_back(folder / entry.name);
   }
   std::sort(folders.begin(), folders.end());
   return folders;
 }
 
-bool has_info(const fs::path& folder) {
-  std::error_code ignored;
-  return fs::is_regular_file(folder / "dataset_info.json", ignored);
+bool has_info(const FileSystem& files, const fs::path& folder) {
+  return files.is_file(folder / "dataset_info.json");
 }
 
-fs::path newest_version(const fs::path& folder) {
+fs::path newest_version(const FileSystem& files, const fs::path& folder) {
   fs::path newest;
   std::optional<std::array<int64_t, 3>> best;
-  for (const auto& path : folders_in(folder)) {
+  for (const auto& path : folders_in(files, folder)) {
     const auto version = version_of(path.filename().string());
-    if (!version || !has_info(path) || (best && *version < *best)) continue;
+    if (!version || !has_info(files, path) || (best && *version < *best)) continue;
     best = version;
     newest = path;
   }
@@ -141,13 +139,13 @@ std::string tfds_file_name(const TfdsInfo& info, const TfdsInfo::Split& split, s
   return name;
 }
 
-fs::path find_tfds_version(const fs::path& folder) {
-  if (has_info(folder)) return folder;
-  if (fs::path newest = newest_version(folder); !newest.empty()) return newest;
+fs::path find_tfds_version(const FileSystem& files, const fs::path& folder) {
+  if (has_info(files, folder)) return folder;
+  if (fs::path newest = newest_version(files, folder); !newest.empty()) return newest;
   std::vector<std::string> configurations;
   fs::path newest;
-  for (const auto& path : folders_in(folder)) {
-    fs::path version = newest_version(path);
+  for (const auto& path : folders_in(files, folder)) {
+    fs::path version = newest_version(files, path);
     if (version.empty()) continue;
     configurations.push_back(path.filename().string());
     newest = std::move(version);

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/byte_source.h"
+
 namespace tessera::data {
 
 /// What dataset_info.json says.
@@ -34,6 +36,6 @@ std::string tfds_file_name(const TfdsInfo& info, const TfdsInfo::Split& split, s
 
 /// The folder with dataset_info.json: `folder` itself, its newest version, or that of its only configuration;
 /// empty where it is no TFDS folder. Errors: UserError when there are several configurations.
-std::filesystem::path find_tfds_version(const std::filesystem::path& folder);
+std::filesystem::path find_tfds_version(const FileSystem& files, const std::filesystem::path& folder);
 
 }  // namespace tessera::data

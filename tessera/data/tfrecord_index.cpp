@@ -24,7 +24,7 @@ constexpr uint64_t kMaxLabelText = 1024;
 /// A record in a file of which only what is asked for is fetched.
 class RecordInFile : public formats::RecordBytes {
  public:
-  RecordInFile(const FileReader& file, uint64_t begin, uint64_t size)
+  RecordInFile(const ByteSource& file, uint64_t begin, uint64_t size)
       : file_(file), begin_(begin), size_(size) {}
   uint64_t size() const override { return size_; }
   std::span<const std::byte> get(uint64_t at, uint64_t count) override {
@@ -37,7 +37,7 @@ class RecordInFile : public formats::RecordBytes {
   }
 
  private:
-  const FileReader& file_;
+  const ByteSource& file_;
   const uint64_t begin_, size_;
   std::vector<std::byte> window_;
   uint64_t window_at_ = 0;
@@ -84,7 +84,7 @@ class FileWalk {
            const LabelReader& labels, IndexBuilder& builder)
       : path_(path), number_(number), keys_(keys), labels_(labels), builder_(builder) {}
 
-  void walk_plain(const FileReader& file) {
+  void walk_plain(const ByteSource& file) {
     for (uint64_t at = 0; at < file.size();) {
       std::array<std::byte, kRecordHeader> header{};
       const uint64_t left = file.size() - at;
@@ -197,15 +197,16 @@ const Feature* find_image(const std::vector<Feature>& features, const ExampleKey
   return nullptr;
 }
 
-void index_tfrecord_file(const std::filesystem::path& path, uint32_t number, const ExampleKeys& keys,
-                         const LabelReader& labels, IndexBuilder& builder) {
-  FileWalk walk(path, number, keys, labels, builder);
+void index_tfrecord_file(const RecordFile& record_file, const ExampleKeys& keys, const LabelReader& labels,
+                         IndexBuilder& builder) {
+  FileWalk walk(record_file.path, record_file.number, keys, labels, builder);
   try {
-    const FileReader file(path);
-    if (!formats::is_gzip_file(file)) return walk.walk_plain(file);
-    formats::GzipStream stream(file, kRestartSpan, [&](const auto& point, std::span<const std::byte> window) {
-      builder.add_point(number, point, window);
-    });
+    const auto file = record_file.files->open(record_file.path);
+    if (!formats::is_gzip_file(*file)) return walk.walk_plain(*file);
+    formats::GzipStream stream(*file, kRestartSpan,
+                               [&](const auto& point, std::span<const std::byte> window) {
+                                 builder.add_point(record_file.number, point, window);
+                               });
     walk.walk_gzipped(stream);
   } catch (const UserError& error) {
     walk.add_broken(0, error.what());

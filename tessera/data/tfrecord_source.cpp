@@ -28,8 +28,8 @@ bool is_record_name(const std::string& name) {
 
 class TfRecordSource : public IndexedSource {
  public:
-  TfRecordSource(std::vector<fs::path> files, ExampleKeys keys, OpenedIndex opened)
-      : IndexedSource(std::move(opened)), files_(std::move(files)), keys_(std::move(keys)) {}
+  TfRecordSource(std::vector<fs::path> files, ExampleKeys keys, OpenedIndex opened, const FileSystem& where)
+      : IndexedSource(std::move(opened)), files_(std::move(files), where), keys_(std::move(keys)) {}
   /// "x.tfrecord-00000-of-00010[17]".
   std::string sample_name(int64_t i) const override {
     return concat(index().files()[index().sample(i).file], index().name(i));
@@ -85,7 +85,7 @@ std::string choose_key(const std::string& wanted, const std::vector<std::string>
 
 RecordFiles find_tfds(const fs::path& folder, const std::string& split, const SourceOptions& options) {
   const fs::path info_file = folder / "dataset_info.json", features_file = folder / "features.json";
-  const TfdsInfo info = parse_tfds_info(read_file(info_file), info_file.string());
+  const TfdsInfo info = parse_tfds_info(options.files->read_whole(info_file), info_file.string());
   if (info.file_format != "tfrecord") {
     user_error({.where = kTfrecordSource,
                 .problem = concat(info_file.string(), " names the format ", escape(info.file_format)),
@@ -94,9 +94,8 @@ RecordFiles find_tfds(const fs::path& folder, const std::string& split, const So
   RecordFiles found;
   found.sidecars = {info_file};
   TfdsFeatures features;
-  std::error_code ignored;
-  if (fs::exists(features_file, ignored)) {
-    features = parse_tfds_features(read_file(features_file), features_file.string());
+  if (options.files->exists(features_file)) {
+    features = parse_tfds_features(options.files->read_whole(features_file), features_file.string());
     found.sidecars.push_back(features_file);
   } else {
     features = {{"image"}, {"label"}};
@@ -105,7 +104,7 @@ RecordFiles find_tfds(const fs::path& folder, const std::string& split, const So
   found.keys.label = choose_key(options.label_key, features.labels, "label", "a ClassLabel", features_file);
   const fs::path names = folder / (found.keys.label + ".labels.txt");
   found.class_file = find_class_file(options, folder);
-  if (!found.class_file && fs::is_regular_file(names, ignored)) found.class_file = names;
+  if (!found.class_file && options.files->is_file(names)) found.class_file = names;
   for (const auto& name : accepted_splits(split)) {
     for (const auto& candidate : info.splits) {
       if (candidate.name != name || !found.files.empty()) continue;
@@ -127,18 +126,18 @@ RecordFiles find_tfds(const fs::path& folder, const std::string& split, const So
 }
 
 RecordFiles find_files(const std::string& path, const std::string& split, const SourceOptions& options) {
-  std::error_code ignored;
-  const bool whole_folder = fs::is_directory(path, ignored);
+  const FileSystem& files = *options.files;
+  const bool whole_folder = files.is_folder(path);
   if (whole_folder) {
     const fs::path folder = (fs::absolute(path) / "").lexically_normal().parent_path();
-    if (const fs::path version = find_tfds_version(folder); !version.empty())
+    if (const fs::path version = find_tfds_version(files, folder); !version.empty())
       return find_tfds(version, split, options);
   }
   RecordFiles found;
   const ShardKind kind{kTfrecordSource, "TFRecord files", is_record_name};
-  found.files = find_shards(path, split, kind);
+  found.files = find_shards(files, path, split, kind);
   if (whole_folder) check_numbered(found.files, kTfrecordSource);
-  const std::string same = same_as_training(path, split, found.files, kind);
+  const std::string same = same_as_training(files, path, split, found.files, kind);
   if (!same.empty() && options.warn) options.warn(same);
   found.keys = {options.image_key, options.label_key};
   found.class_file = find_class_file(options, found.files.front().parent_path());
@@ -157,10 +156,11 @@ std::unique_ptr<Source> open_tfrecord(const std::string& path, const std::string
   request.inputs.insert(request.inputs.end(), found.sidecars.begin(), found.sidecars.end());
   request.build = [&](IndexBuilder& builder) {
     const LabelReader labels(
-        found.class_file ? read_class_names(*found.class_file) : std::vector<std::string>(),
+        found.class_file ? read_class_names(*options.files, *found.class_file) : std::vector<std::string>(),
         options.label_offset);
     const auto index_file = [&](size_t i, IndexBuilder& part) {
-      index_tfrecord_file(found.files[i], static_cast<uint32_t>(i), found.keys, labels, part);
+      index_tfrecord_file({found.files[i], static_cast<uint32_t>(i), options.files}, found.keys, labels,
+                          part);
       if (i < found.lengths.size() && static_cast<int64_t>(part.size()) != found.lengths[i]) {
         part.note(concat("[", kTfrecordSource, "] ", found.files[i].string(), " has ", part.size(),
                          part.size() == 1 ? " record" : " records", ": expected ", found.lengths[i],
@@ -175,7 +175,7 @@ std::unique_ptr<Source> open_tfrecord(const std::string& path, const std::string
   };
   OpenedIndex opened = open_index(request, options);
   warn_of_numeric_names(opened.index.classes(), kTfrecordSource, /*from_folders=*/false, options);
-  return std::make_unique<TfRecordSource>(found.files, found.keys, std::move(opened));
+  return std::make_unique<TfRecordSource>(found.files, found.keys, std::move(opened), *options.files);
 }
 
 }  // namespace tessera::data

@@ -101,16 +101,17 @@ class ShardWalk {
   }
 
   /// True where the index of DALI agrees with the archive; else nothing was added.
-  bool use_dali_index(const FileReader& archive) {
+  bool use_dali_index(const ByteSource& archive) {
     std::string problem;
     IndexBuilder start;
     const LeftOut left_out_before = left_out_;
     std::swap(start, builder_);
     try {
-      problem = read_dali_index(read_file(*shard_.dali_index), [&](std::span<const DaliMember> members) {
-        for (const auto& member : members) take_indexed(archive, member);
-        flush();
-      });
+      problem = read_dali_index(shard_.files->read_whole(*shard_.dali_index),
+                                [&](std::span<const DaliMember> members) {
+                                  for (const auto& member : members) take_indexed(archive, member);
+                                  flush();
+                                });
     } catch (const UserError& error) {
       problem = error.what();
     }
@@ -183,7 +184,7 @@ class ShardWalk {
   }
 
   /// A member that DALI's index names: its header must stand before its content.
-  void take_indexed(const FileReader& archive, const DaliMember& indexed) {
+  void take_indexed(const ByteSource& archive, const DaliMember& indexed) {
     constexpr uint64_t kHeader = 512;
     const bool label = is_label(std::string(indexed.ending));
     const bool check = label || builder_.size() == 0;  // each label is read anyway; of the images the first
@@ -289,10 +290,10 @@ WdsKeys wds_keys(const SourceOptions& options) {
 
 void index_wds_shard(const WdsShard& shard, const WdsKeys& keys, const LabelReader& labels,
                      IndexBuilder& builder, LeftOut& left_out) {
-  std::unique_ptr<FileReader> file;
+  std::unique_ptr<const ByteSource> file;
   bool gzipped = false;
   try {
-    file = std::make_unique<FileReader>(shard.path);
+    file = shard.files->open(shard.path);
     gzipped = formats::is_gzip_file(*file);
   } catch (const UserError& error) {
     return builder.add_broken({.name = "?", .file = shard.number}, error.what());

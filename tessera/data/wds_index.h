@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/byte_source.h"
 #include "tessera/data/class_names.h"
 #include "tessera/data/indexed_shards.h"
 #include "tessera/data/left_out.h"
@@ -29,6 +30,7 @@ struct WdsShard {
   std::filesystem::path path;
   uint32_t number = 0;
   std::optional<std::filesystem::path> dali_index;
+  const FileSystem* files = &local_files();
 };
 
 /// Appends the shard's samples. What is wrong with one makes a broken sample of it; an archive that ends

@@ -22,8 +22,8 @@ bool is_tar_name(const std::string& name) {
 
 class WdsSource : public IndexedSource {
  public:
-  WdsSource(std::vector<fs::path> shards, OpenedIndex opened)
-      : IndexedSource(std::move(opened)), archives_(std::move(shards)) {}
+  WdsSource(std::vector<fs::path> shards, OpenedIndex opened, const FileSystem& files)
+      : IndexedSource(std::move(opened)), archives_(std::move(shards), files) {}
   std::vector<int64_t> shard_starts() const override { return file_starts(); }
   Location location(int64_t i) const override {
     const IndexedSample sample = index().sample(i);
@@ -51,10 +51,8 @@ std::optional<fs::path> find_dali_index(const fs::path& shard, size_t number, co
       places.push_back(place / concat("idx_", number, ".txt"));
     }
   }
-  const auto found = std::find_if(places.begin(), places.end(), [](const fs::path& place) {
-    std::error_code ignored;
-    return fs::is_regular_file(place, ignored);
-  });
+  const auto found = std::find_if(places.begin(), places.end(),
+                                  [&](const fs::path& place) { return options.files->is_file(place); });
   return found == places.end() ? std::nullopt : std::optional(*found);
 }
 
@@ -63,8 +61,9 @@ std::optional<fs::path> find_dali_index(const fs::path& shard, size_t number, co
 std::unique_ptr<Source> open_wds(const std::string& list, const std::string& split,
                                  const SourceOptions& options) {
   const ShardKind kind{kWdsSource, "tar or tar.gz files", is_tar_name};
-  const auto shards = find_shards(list, split, kind);
-  const std::string same = same_as_training(list, split, shards, kind);
+  const FileSystem& files = *options.files;
+  const auto shards = find_shards(files, list, split, kind);
+  const std::string same = same_as_training(files, list, split, shards, kind);
   if (!same.empty() && options.warn) options.warn(same);
   const auto class_file = find_class_file(options, shards.front().parent_path());
   IndexRequest request = shard_request("wds", shards, split,
@@ -73,13 +72,14 @@ std::unique_ptr<Source> open_wds(const std::string& list, const std::string& spl
                                        class_file);
   std::vector<WdsShard> numbered(shards.size());
   in_parallel(shards.size(), kInputThreads, [&](size_t i) {
-    numbered[i] = {shards[i], static_cast<uint32_t>(i), find_dali_index(shards[i], i, split, options)};
+    numbered[i] = {shards[i], static_cast<uint32_t>(i), find_dali_index(shards[i], i, split, options),
+                   &files};
   });
   for (const auto& shard : numbered) {
     if (shard.dali_index) request.inputs.push_back(*shard.dali_index);
   }
   request.build = [&](IndexBuilder& builder) {
-    const LabelReader labels(class_file ? read_class_names(*class_file) : std::vector<std::string>(),
+    const LabelReader labels(class_file ? read_class_names(files, *class_file) : std::vector<std::string>(),
                              options.label_offset);
     const WdsKeys keys = wds_keys(options);
     std::vector<LeftOut> parts(shards.size());
@@ -106,7 +106,7 @@ std::unique_ptr<Source> open_wds(const std::string& list, const std::string& spl
   };
   OpenedIndex opened = open_index(request, options);
   warn_of_numeric_names(opened.index.classes(), kWdsSource, /*from_folders=*/false, options);
-  return std::make_unique<WdsSource>(shards, std::move(opened));
+  return std::make_unique<WdsSource>(shards, std::move(opened), files);
 }
 
 }  // namespace tessera::data

@@ -24,51 +24,51 @@ constexpr const char* kZipSource = "data.open_zip";
 
 class ZipSource : public IndexedSource {
  public:
-  ZipSource(const fs::path& archive, OpenedIndex opened)
-      : IndexedSource(std::move(opened)), archive_(archive) {}
+  ZipSource(std::unique_ptr<const ByteSource> archive, OpenedIndex opened)
+      : IndexedSource(std::move(opened)), archive_(std::move(archive)) {}
   Location location(int64_t i) const override {
     const IndexedSample sample = index().sample(i);
-    return {archive_.path().native(), sample.name, sample.offset};
+    return {archive_->path().native(), sample.name, sample.offset};
   }
 
  private:
   std::string fetch(int64_t i) const override {
     const IndexedSample sample = index().sample(i);
-    return formats::read_zip_member(archive_, {.name = std::string(sample.name),
-                                               .size = sample.unpacked,
-                                               .packed_size = sample.size,
-                                               .header = sample.offset,
-                                               .crc32 = sample.crc32,
-                                               .method = sample.method});
+    return formats::read_zip_member(*archive_, {.name = std::string(sample.name),
+                                                .size = sample.unpacked,
+                                                .packed_size = sample.size,
+                                                .header = sample.offset,
+                                                .crc32 = sample.crc32,
+                                                .method = sample.method});
   }
-  const FileReader archive_;
+  const std::unique_ptr<const ByteSource> archive_;
 };
 
 /// The files of one split; the map may be missing.
 struct ZipFiles {
   fs::path archive, map;
   std::string stem;  // "train"
+  const FileSystem* where = nullptr;
   bool has_map() const { return !map.empty(); }
 };
 
-std::optional<ZipFiles> find_files(const fs::path& folder, const std::string& stem) {
-  std::error_code ignored;
-  ZipFiles files{folder / (stem + ".zip"), folder / (stem + "_map.txt"), stem};
-  if (!fs::exists(files.archive, ignored)) return std::nullopt;
-  if (!fs::exists(files.map, ignored)) files.map.clear();
+std::optional<ZipFiles> find_files(const FileSystem& where, const fs::path& folder, const std::string& stem) {
+  ZipFiles files{folder / (stem + ".zip"), folder / (stem + "_map.txt"), stem, &where};
+  if (!where.exists(files.archive)) return std::nullopt;
+  if (!where.exists(files.map)) files.map.clear();
   return files;
 }
 
-ZipFiles find_archive(const fs::path& folder, const std::string& split) {
+ZipFiles find_archive(const FileSystem& where, const fs::path& folder, const std::string& split) {
   const auto names = accepted_splits(split);
   for (const auto& name : names) {
-    if (auto files = find_files(folder, name)) return *files;
+    if (auto files = find_files(where, folder, name)) return *files;
   }
   std::vector<std::string> expected, found;
   for (const auto& name : names) expected.push_back(name + ".zip");
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (entry.path().extension() == ".zip") found.push_back(entry.path().filename().string());
+  for (FolderEntry& entry : where.list(folder, ignored)) {
+    if (fs::path(entry.name).extension() == ".zip") found.push_back(std::move(entry.name));
   }
   std::sort(found.begin(), found.end());
   user_error({.where = kZipSource,
@@ -110,10 +110,11 @@ std::vector<std::string> folder_names(const std::string& map, int64_t offset) {
 /// meant, as zip's own tools do.
 class Members {
  public:
-  Members(const fs::path& archive, std::string stem, IndexBuilder& builder) : prefix_(std::move(stem) + "/") {
+  Members(const ZipFiles& files, IndexBuilder& builder) : prefix_(files.stem + "/") {
+    const auto archive = files.where->open(files.archive);
     int64_t twice = 0;
     std::string example;
-    formats::visit_zip_directory(FileReader(archive), [&](formats::ZipMember member) {
+    formats::visit_zip_directory(*archive, [&](formats::ZipMember member) {
       if (member.name.ends_with('/') || is_hidden(member.name)) return;
       members_.push_back(std::move(member));
       const formats::ZipMember* latest = &members_.back();
@@ -123,7 +124,7 @@ class Members {
       place->second = latest;
     });
     if (twice > 0) {
-      builder.note(concat("[", kZipSource, "] ", archive.string(), " has ", twice,
+      builder.note(concat("[", kZipSource, "] ", files.archive.string(), " has ", twice,
                           twice == 1 ? " member" : " members", " with a repeated name (", escape(example),
                           "); the last member of each name is used"));
     }
@@ -161,7 +162,7 @@ IndexedSample place_of(const formats::ZipMember& member, int64_t label) {
 
 void build_from_map(const ZipFiles& files, const std::string& map, const LabelReader& labels,
                     IndexBuilder& builder) {
-  const Members members(files.archive, files.stem, builder);
+  const Members members(files, builder);
   std::unordered_map<const formats::ZipMember*, int64_t> listed;  // and in which line
   read_map(map, [&](const MapLine& line) {
     const auto broken = [&](const std::string& what, const std::string& before_line = "") {
@@ -200,7 +201,7 @@ void build_from_map(const ZipFiles& files, const std::string& map, const LabelRe
 
 /// Without a map a member's folder is its class.
 void build_from_folders(const ZipFiles& files, const LabelReader& labels, IndexBuilder& builder) {
-  const Members members(files.archive, files.stem, builder);
+  const Members members(files, builder);
   std::vector<const formats::ZipMember*> images;
   LeftOut left_out;
   for (const formats::ZipMember* member : members.in_order()) {
@@ -237,7 +238,7 @@ void build_from_folders(const ZipFiles& files, const LabelReader& labels, IndexB
 
 std::vector<std::string> folders_of(const ZipFiles& files) {
   std::vector<std::string> names;
-  formats::visit_zip_directory(FileReader(files.archive), [&](const formats::ZipMember& member) {
+  formats::visit_zip_directory(*files.where->open(files.archive), [&](const formats::ZipMember& member) {
     if (!is_image_name(member.name) || is_hidden(member.name)) return;
     std::string folder = folder_of(member.name);
     if (names.empty() || names.back() != folder) names.push_back(std::move(folder));
@@ -256,7 +257,7 @@ std::vector<std::string> folders_of(const ZipFiles& files) {
 std::vector<std::string> classes_without_map(const ZipFiles& files, const ZipFiles& with_classes,
                                              int64_t offset) {
   if (!with_classes.has_map()) return folders_of(with_classes);
-  auto names = folder_names(read_file(with_classes.map), offset);
+  auto names = folder_names(with_classes.where->read_whole(with_classes.map), offset);
   if (names.empty()) {
     user_error({.where = kZipSource,
                 .problem = concat(files.archive.string(), " has no map, and ", with_classes.map.string(),
@@ -272,7 +273,7 @@ void build_index(const ZipFiles& files, const std::optional<ZipFiles>& train,
   const ZipFiles& with_classes = train ? *train : files;
   builder.set_files({files.archive.filename().string()});
   std::vector<std::string> names;
-  if (class_file) names = read_class_names(*class_file);
+  if (class_file) names = read_class_names(*files.where, *class_file);
   if (!files.has_map()) {
     if (names.empty()) names = classes_without_map(files, with_classes, offset);
     build_from_folders(files, LabelReader(names, 0), builder);
@@ -280,8 +281,8 @@ void build_index(const ZipFiles& files, const std::optional<ZipFiles>& train,
     return;
   }
   if (names.empty() && offset == 0 && with_classes.has_map())
-    names = folder_names(read_file(with_classes.map), 0);
-  build_from_map(files, read_file(files.map), LabelReader(names, offset), builder);
+    names = folder_names(with_classes.where->read_whole(with_classes.map), 0);
+  build_from_map(files, files.where->read_whole(files.map), LabelReader(names, offset), builder);
   if (names.empty()) {
     builder.number_classes();
   } else {
@@ -294,8 +295,9 @@ void build_index(const ZipFiles& files, const std::optional<ZipFiles>& train,
 std::unique_ptr<Source> open_zip(const fs::path& folder, const std::string& split,
                                  const SourceOptions& options) {
   const fs::path normal = (fs::absolute(folder) / "").lexically_normal().parent_path();
-  const ZipFiles files = find_archive(normal, split);
-  const auto train = find_files(normal, "train");
+  const FileSystem& where = *options.files;
+  const ZipFiles files = find_archive(where, normal, split);
+  const auto train = find_files(where, normal, "train");
   const auto class_file = find_class_file(options, normal);
   IndexRequest request{"zip",           normal, split, concat("label_offset ", options.label_offset),
                        {files.archive}, {}};
@@ -308,7 +310,7 @@ std::unique_ptr<Source> open_zip(const fs::path& folder, const std::string& spli
   OpenedIndex opened = open_index(request, options);
   const bool from_folders = !files.has_map() && !class_file;
   warn_of_numeric_names(opened.index.classes(), kZipSource, from_folders, options);
-  return std::make_unique<ZipSource>(files.archive, std::move(opened));
+  return std::make_unique<ZipSource>(where.open(files.archive), std::move(opened));
 }
 
 }  // namespace tessera::data

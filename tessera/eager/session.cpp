@@ -18,7 +18,7 @@
 #include "tessera/mesh/cuda_plugin.h"
 #include "tessera/mesh/launched.h"
 #include "tessera/plan/memory.h"
-#include "tessera/recipe/parameter_groups.h"
+#include "tessera/recipe/cost_inputs.h"
 
 namespace tessera::eager {
 namespace {
@@ -95,17 +95,11 @@ plan::CostInputs cost_inputs(const recipe::Recipe& recipe, int64_t world, at::De
   };
   const auto& train = recipe.train;
   const bool fixed = train.accumulation > 0 || train.batch_per_rank == 0;  // else the batch decides
-  return {.compute_bytes = bytes(recipe.precision.compute),
-          .reduce_bytes = bytes(recipe.precision.reduce),
-          .kept_values = recipe::kept_numbers(recipe),
-          .batches_ahead = static_cast<double>(recipe.data.prefetch),
-          .accumulates = fixed ? train.accumulation > 1 : train.batch > train.batch_per_rank * world,
-          .keeps_activations =
-              !device.is_cpu() && recipe.run.keep_activations == recipe::KeepActivations::kAlways,
-          .piece_values = mesh::kPieceValues,
-          .pieces_at_once = mesh::kPiecesAtOnce,
-          .frozen_units = recipe::frozen_units(recipe.model, recipe.optimizer),
-          .tensor_pieces = device.is_cpu() && recipe.parallel.pieces != 1};
+  return recipe::cost_inputs(
+      recipe, {.compute_bytes = bytes(recipe.precision.compute),
+               .reduce_bytes = bytes(recipe.precision.reduce),
+               .accumulates = fixed ? train.accumulation > 1 : train.batch > train.batch_per_rank * world,
+               .on_cpu = device.is_cpu()});
 }
 
 recipe::Recipe with_kept_activations(recipe::Recipe recipe, bool keeps) {

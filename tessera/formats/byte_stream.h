@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/file.h"
+#include "tessera/base/byte_source.h"
 
 namespace tessera::formats {
 
@@ -27,13 +27,13 @@ class ByteStream {
 class FileStream : public ByteStream {
  public:
   /// `block`: bytes fetched at once. `file` outlives the stream.
-  explicit FileStream(const FileReader& file, size_t block = 4096) : file_(file), buffer_(block) {}
+  explicit FileStream(const ByteSource& file, size_t block = 4096) : file_(file), buffer_(block) {}
   size_t read(std::span<std::byte> bytes) override;
   uint64_t skip(uint64_t count) override;
   uint64_t position() const override { return position_; }
 
  private:
-  const FileReader& file_;
+  const ByteSource& file_;
   std::vector<std::byte> buffer_;
   uint64_t buffer_start_ = 0, buffer_size_ = 0;  // what the buffer holds of the file
   uint64_t position_ = 0;

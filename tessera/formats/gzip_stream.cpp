@@ -16,7 +16,7 @@ constexpr size_t kInput = 64 * 1024;
 constexpr int kRaw = -15, kGzip = 15 + 16;  // zlib's windowBits: bare deflate; with header and CRC
 constexpr uint64_t kTrailer = 8;            // CRC and size of a member
 
-[[noreturn]] void broken(const FileReader& file, uint64_t unpacked, const std::string& what) {
+[[noreturn]] void broken(const ByteSource& file, uint64_t unpacked, const std::string& what) {
   user_error(
       {.where = "formats.gzip",
        .problem = concat(file.path().string(), " is damaged after ", unpacked, " unpacked bytes: ", what),
@@ -26,7 +26,7 @@ constexpr uint64_t kTrailer = 8;            // CRC and size of a member
 /// zlib over a file from any byte of it.
 class StreamInflater {
  public:
-  StreamInflater(const FileReader& file, uint64_t start, int window_bits)
+  StreamInflater(const ByteSource& file, uint64_t start, int window_bits)
       : file_(file), next_(start), input_(kInput) {
     TESSERA_CHECK_EQ(inflateInit2(&stream_, window_bits), Z_OK);
   }
@@ -66,14 +66,14 @@ class StreamInflater {
     stream_.avail_in = static_cast<uInt>(count);
   }
 
-  const FileReader& file_;
+  const ByteSource& file_;
   uint64_t next_;  // byte of the file after those in the input buffer
   std::vector<std::byte> input_;
   z_stream stream_ = {};
 };
 
 /// True where another member begins; false at the end of the file or at zero padding, which some writers add.
-bool another_member(const FileReader& file, uint64_t at, uint64_t unpacked) {
+bool another_member(const ByteSource& file, uint64_t at, uint64_t unpacked) {
   if (at >= file.size()) return false;
   std::array<std::byte, 2> start{};
   file.read(at, std::span(start).first(std::min<uint64_t>(2, file.size() - at)));
@@ -85,7 +85,7 @@ bool another_member(const FileReader& file, uint64_t at, uint64_t unpacked) {
 
 }  // namespace
 
-bool is_gzip_file(const FileReader& file) {
+bool is_gzip_file(const ByteSource& file) {
   if (file.size() < 2) return false;
   std::array<std::byte, 2> start{};
   file.read(0, start);
@@ -93,7 +93,7 @@ bool is_gzip_file(const FileReader& file) {
 }
 
 struct GzipStream::State {
-  State(const FileReader& file, uint64_t span, OnPoint on_point)
+  State(const ByteSource& file, uint64_t span, OnPoint on_point)
       : file(file), span(span), on_point(std::move(on_point)), inflater(file, 0, kGzip) {
     point();
   }
@@ -123,7 +123,7 @@ struct GzipStream::State {
     point();
   }
 
-  const FileReader& file;
+  const ByteSource& file;
   const uint64_t span;
   const OnPoint on_point;
   StreamInflater inflater;
@@ -131,7 +131,7 @@ struct GzipStream::State {
   bool in_member = false, ended = false;
 };
 
-GzipStream::GzipStream(const FileReader& file, uint64_t span, OnPoint on_point)
+GzipStream::GzipStream(const ByteSource& file, uint64_t span, OnPoint on_point)
     : state_(std::make_unique<State>(file, span, std::move(on_point))) {}
 GzipStream::~GzipStream() = default;
 uint64_t GzipStream::position() const { return state_->position; }
@@ -169,7 +169,7 @@ uint64_t GzipStream::skip(uint64_t count) {
   return done;
 }
 
-void read_gzip_at(const FileReader& file, const RestartPoint& point, std::span<const std::byte> window,
+void read_gzip_at(const ByteSource& file, const RestartPoint& point, std::span<const std::byte> window,
                   uint64_t offset, std::span<std::byte> bytes) {
   TESSERA_CHECK(point.unpacked <= offset && point.bits < 8 && window.size() == point.window);
   bool raw = point.window > 0;  // inside of a member, else at its header

@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "tessera/base/file.h"
+#include "tessera/base/byte_source.h"
 #include "tessera/formats/byte_stream.h"
 
 namespace tessera::formats {
@@ -26,7 +26,7 @@ struct RestartPoint {
   uint32_t window = 0;    // bytes of output before it that are needed, at most kGzipWindow
 };
 
-bool is_gzip_file(const FileReader& file);
+bool is_gzip_file(const ByteSource& file);
 
 /// Unpacks a file with one or several members and checks the CRC of each. Belongs to one thread.
 /// Errors of read and skip: UserError that names the file when it is cut off or damaged.
@@ -35,7 +35,7 @@ class GzipStream : public ByteStream {
   using OnPoint = std::function<void(const RestartPoint&, std::span<const std::byte> window)>;
   /// `file` outlives the stream. `on_point` (may be empty) is told of a point at the start of each member and
   /// then about every `span` bytes of content.
-  GzipStream(const FileReader& file, uint64_t span, OnPoint on_point);
+  GzipStream(const ByteSource& file, uint64_t span, OnPoint on_point);
   ~GzipStream() override;
   size_t read(std::span<std::byte> bytes) override;
   uint64_t skip(uint64_t count) override;
@@ -49,7 +49,7 @@ class GzipStream : public ByteStream {
 /// Content bytes [offset, offset + bytes.size()) of a gzip file, from a point at or before `offset` and its
 /// window. The members' CRCs are not checked: they cover what is not read. Errors: UserError that names the
 /// file.
-void read_gzip_at(const FileReader& file, const RestartPoint& point, std::span<const std::byte> window,
+void read_gzip_at(const ByteSource& file, const RestartPoint& point, std::span<const std::byte> window,
                   uint64_t offset, std::span<std::byte> bytes);
 
 }  // namespace tessera::formats

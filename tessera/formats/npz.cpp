@@ -22,20 +22,20 @@ uint64_t bytes_of(const NpyHeader& header) {
 
 }  // namespace
 
-NpzFile::NpzFile(const std::filesystem::path& path) : file_(path) {
-  std::vector<std::byte> start(std::min<uint64_t>(file_.size(), 4));
-  file_.read(0, start);
+NpzFile::NpzFile(std::unique_ptr<const ByteSource> file) : file_(std::move(file)) {
+  std::vector<std::byte> start(std::min<uint64_t>(file_->size(), 4));
+  file_->read(0, start);
   if (!looks_like_zip(start)) {
     user_error(
         {.where = "formats.npz",
-         .problem = concat(path.string(),
+         .problem = concat(file_->path().string(),
                            " is not a file of numpy.savez (a zip archive): it begins with other bytes")});
   }
-  members_ = read_zip_directory(file_);
+  members_ = read_zip_directory(*file_);
   std::sort(members_.begin(), members_.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   for (size_t i = 0; i < members_.size(); ++i) {
     const ZipMember& member = members_[i];
-    const std::string where = concat(escape(member.name), " in ", path.string());
+    const std::string where = concat(escape(member.name), " in ", file_->path().string());
     if (!member.name.ends_with(kSuffix)) {
       user_error({.where = "formats.npz",
                   .problem = concat(where, " is not an array"),
@@ -44,8 +44,8 @@ NpzFile::NpzFile(const std::filesystem::path& path) : file_(path) {
     Array array{member.name.substr(0, member.name.size() - kSuffix.size()), {}};
     if (member.method == kZipStored) {
       std::vector<std::byte> bytes(std::min(member.size, kNpyHeaderBytes));
-      const uint64_t begin = stored_member_offset(file_, member);
-      file_.read(begin, bytes);
+      const uint64_t begin = stored_member_offset(*file_, member);
+      file_->read(begin, bytes);
       array.header = parse_npy_header(bytes, where);
     } else {
       hold(i);
@@ -57,7 +57,7 @@ NpzFile::NpzFile(const std::filesystem::path& path) : file_(path) {
            .problem = concat("the array has ", member.size - array.header.data, " bytes (", where, ')'),
            .expected = concat(bytes_of(array.header), ", as its shape says")});
     }
-    array.header.data += member.method == kZipStored ? stored_member_offset(file_, member) : 0;
+    array.header.data += member.method == kZipStored ? stored_member_offset(*file_, member) : 0;
     arrays_.push_back(std::move(array));
   }
   held_ = SIZE_MAX;
@@ -70,9 +70,9 @@ void NpzFile::hold(size_t array) const {
   if (member.method == kZipStored) {
     const NpyHeader& header = arrays_[array].header;
     numbers_.resize(bytes_of(header));
-    file_.read(header.data, std::as_writable_bytes(std::span(numbers_)));
+    file_->read(header.data, std::as_writable_bytes(std::span(numbers_)));
   } else {
-    numbers_ = read_zip_member(file_, member);
+    numbers_ = read_zip_member(*file_, member);
   }
   held_ = array;
 }
@@ -83,7 +83,7 @@ void NpzFile::read(size_t array, int64_t begin, std::span<std::byte> out) const 
   TESSERA_CHECK(begin >= 0 && first <= bytes_of(header) && out.size() <= bytes_of(header) - first, begin);
   const bool stored = members_[array].method == kZipStored;
   if (stored && !header.fortran_order) {
-    file_.read(header.data + first, out);
+    file_->read(header.data + first, out);
     return;
   }
   hold(array);

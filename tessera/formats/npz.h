@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,7 +45,9 @@ class NpzFile {
   /// Reads directory and headers. Stored members are later read in place; deflated ones (np.savez_compressed)
   /// whole, one at a time. Errors: UserError when it is no zip archive, a member is no .npy, or an array is
   /// not as long as its header says.
-  explicit NpzFile(const std::filesystem::path& path);
+  explicit NpzFile(std::unique_ptr<const ByteSource> file);
+  /// Of a local file.
+  explicit NpzFile(const std::filesystem::path& path) : NpzFile(local_files().open(path)) {}
 
   const std::vector<Array>& arrays() const { return arrays_; }  // by name
   /// Elements of the flattened (row-major) array from `begin` on, as many as `out` has bytes for. An array in
@@ -54,7 +57,7 @@ class NpzFile {
  private:
   void hold(size_t array) const;
 
-  FileReader file_;
+  std::unique_ptr<const ByteSource> file_;
   std::vector<Array> arrays_;
   std::vector<ZipMember> members_;
   mutable size_t held_ = SIZE_MAX;  // whose numbers `numbers_` are

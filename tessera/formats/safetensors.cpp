@@ -7,8 +7,7 @@
 
 namespace tessera::formats {
 
-SafetensorsReader::SafetensorsReader(std::filesystem::path path)
-    : file_(std::make_unique<FileReader>(std::move(path))) {
+SafetensorsReader::SafetensorsReader(std::unique_ptr<const ByteSource> file) : file_(std::move(file)) {
   auto header = read_safetensors_header(*file_);
   buffer_start_ = header.buffer_start;
   entries_ = std::move(header.entries);

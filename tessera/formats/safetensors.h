@@ -30,7 +30,10 @@ uint64_t dtype_size(const std::string& dtype);
 /// is wrong.
 class SafetensorsReader {
  public:
-  explicit SafetensorsReader(std::filesystem::path path);
+  explicit SafetensorsReader(std::unique_ptr<const ByteSource> file);
+  /// Of a local file.
+  explicit SafetensorsReader(const std::filesystem::path& path)
+      : SafetensorsReader(local_files().open(path)) {}
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // by offset
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const SafetensorsEntry* find(const std::string& name) const;
@@ -38,7 +41,7 @@ class SafetensorsReader {
   void read(const SafetensorsEntry& entry, uint64_t first, std::span<std::byte> out) const;
 
  private:
-  std::unique_ptr<FileReader> file_;
+  std::unique_ptr<const ByteSource> file_;
   uint64_t buffer_start_ = 0;
   std::vector<SafetensorsEntry> entries_;
   std::map<std::string, size_t> index_;

@@ -243,7 +243,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file_start
   return header;
 }
 
-SafetensorsHeader read_safetensors_header(const FileReader& file) {
+SafetensorsHeader read_safetensors_header(const ByteSource& file) {
   const std::string where = file.path().string();
   std::vector<std::byte> start(std::min(file.size(), kLengthBytes));
   file.read(0, start);

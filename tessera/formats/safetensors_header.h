@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/file.h"
+#include "tessera/base/byte_source.h"
 #include "tessera/formats/safetensors.h"
 
 namespace tessera::formats {
@@ -26,7 +26,7 @@ struct SafetensorsHeader {
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file_start, uint64_t file_size,
                                            const std::string& where = "header");
 /// Reads no more than the header.
-SafetensorsHeader read_safetensors_header(const FileReader& file);
+SafetensorsHeader read_safetensors_header(const ByteSource& file);
 
 /// The bytes before the buffer: length, JSON, spaces up to a multiple of 8. Assigns begin and end of the
 /// entries in the given order. Errors: UserError when the header would exceed the format's limit.

@@ -112,15 +112,15 @@ uint64_t TorchTensor::begin() const { return storage + static_cast<uint64_t>(off
 void TorchFile::broken(const std::string& problem, const std::string& expected,
                        const std::string& hint) const {
   user_error({.where = "formats.torch",
-              .problem = concat(problem, " (", file_.path().string(), ')'),
+              .problem = concat(problem, " (", file_->path().string(), ')'),
               .expected = expected,
               .hint = hint});
 }
 
 void TorchFile::check_start() const {
   constexpr std::string_view kOldMagic = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
-  std::vector<std::byte> start(std::min<uint64_t>(file_.size(), kOldMagic.size()));
-  file_.read(0, start);
+  std::vector<std::byte> start(std::min<uint64_t>(file_->size(), kOldMagic.size()));
+  file_->read(0, start);
   if (looks_like_zip(start)) return;
   const std::string_view text(reinterpret_cast<const char*>(start.data()), start.size());
   if (text == kOldMagic) {
@@ -130,10 +130,10 @@ void TorchFile::check_start() const {
   broken("not a file of torch.save (a zip archive): it begins with other bytes");
 }
 
-TorchFile::TorchFile(const std::filesystem::path& path) : file_(path) {
+TorchFile::TorchFile(std::unique_ptr<const ByteSource> file) : file_(std::move(file)) {
   check_start();
   constexpr std::string_view kPickle = "data.pkl";
-  for (auto& member : read_zip_directory(file_)) members_.emplace(member.name, member);
+  for (auto& member : read_zip_directory(*file_)) members_.emplace(member.name, member);
   for (const auto& [name, member] : members_) {
     const bool is_pickle = name.ends_with(kPickle) && name.find('/') == name.size() - kPickle.size() - 1;
     if (is_pickle && !top_.empty()) broken("the file has several data.pkl");
@@ -141,9 +141,9 @@ TorchFile::TorchFile(const std::filesystem::path& path) : file_(path) {
   }
   if (top_.empty()) broken("the file has no data.pkl in a folder");
   const auto content = [&](const ZipMember& member) {
-    const uint64_t begin = stored_member_offset(file_, member);
+    const uint64_t begin = stored_member_offset(*file_, member);
     std::vector<std::byte> bytes(member.size);
-    file_.read(begin, bytes);
+    file_->read(begin, bytes);
     return bytes;
   };
   if (const auto order = members_.find(top_ + "byteorder"); order != members_.end()) {
@@ -152,7 +152,7 @@ TorchFile::TorchFile(const std::filesystem::path& path) : file_(path) {
     if (text != "little") broken(concat("the byte order is \"", escape(text), '"'), "little");
   }
   const ZipMember& pickle = member(std::string(kPickle));
-  pickle_ = parse_pickle(content(pickle), is_known, path.string());
+  pickle_ = parse_pickle(content(pickle), is_known, file_->path().string());
 }
 
 const ZipMember& TorchFile::member(const std::string& name) const {
@@ -196,7 +196,7 @@ TorchTensor TorchFile::tensor(const PickleValue& value, std::string_view name) c
                      .shape = *shape,
                      .strides = *strides,
                      .offset = arguments[1]->number,
-                     .storage = stored_member_offset(file_, storage)};
+                     .storage = stored_member_offset(*file_, storage)};
   const auto end = tensor.offset < 0 ? std::nullopt : reach(tensor);
   if (!end || static_cast<uint64_t>(*end) > storage.size / dtype_size(tensor.dtype)) {
     wrong(concat("a tensor that exceeds its storage of ", storage.size, " bytes"));
@@ -210,14 +210,14 @@ void TorchFile::read(const TorchTensor& tensor, int64_t begin, std::span<std::by
   TESSERA_CHECK(begin >= 0 && count <= *element_count(tensor.shape) - begin, begin, " and ", count);
   if (count == 0) return;
   if (tensor.contiguous()) {
-    file_.read(tensor.begin() + static_cast<uint64_t>(begin) * size, out);
+    file_->read(tensor.begin() + static_cast<uint64_t>(begin) * size, out);
     return;
   }
   const uint64_t span = static_cast<uint64_t>(*reach(tensor) - tensor.offset) * size;
   if (held_from_ != tensor.begin() || held_.size() != span) {
     held_.resize(span);
     held_from_ = tensor.begin();
-    file_.read(held_from_, held_);
+    file_->read(held_from_, held_);
   }
   gather(held_, {tensor.shape, tensor.strides, size}, begin, out);
 }

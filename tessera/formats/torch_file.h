@@ -7,12 +7,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tessera/base/file.h"
+#include "tessera/base/byte_source.h"
 #include "tessera/formats/pickle.h"
 #include "tessera/formats/zip_directory.h"
 
@@ -34,7 +35,9 @@ class TorchFile {
  public:
   /// Reads directory and pickle, no tensor. Errors: UserError when it is no such file, the pickle has
   /// anything but plain values, OrderedDicts, tensors, sizes, dtypes and Namespaces, or another byte order.
-  explicit TorchFile(const std::filesystem::path& path);
+  explicit TorchFile(std::unique_ptr<const ByteSource> file);
+  /// Of a local file.
+  explicit TorchFile(const std::filesystem::path& path) : TorchFile(local_files().open(path)) {}
 
   /// What was saved: usually a dict. Tensors are objects that `tensor` understands.
   const PickleValue& root() const { return pickle_.root(); }
@@ -45,7 +48,7 @@ class TorchFile {
   /// contiguous is held whole meanwhile, and until the next such tensor.
   void read(const TorchTensor& tensor, int64_t begin, std::span<std::byte> out) const;
 
-  const FileReader& file() const { return file_; }
+  const ByteSource& file() const { return *file_; }
 
  private:
   void check_start() const;
@@ -53,7 +56,7 @@ class TorchFile {
   [[noreturn]] void broken(const std::string& problem, const std::string& expected = "",
                            const std::string& hint = "") const;
 
-  FileReader file_;
+  std::unique_ptr<const ByteSource> file_;
   std::string top_;  // the folder of all members, with its '/'
   std::map<std::string, ZipMember> members_;
   Pickle pickle_;

@@ -20,7 +20,7 @@ constexpr uint32_t kLocal = 0x04034b50, kEntry = 0x02014b50, kEnd = 0x06054b50, 
 constexpr uint64_t kEntryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;
 constexpr uint64_t kMaxComment = 0xFFFF, kMaxMembers = 200'000'000, kMaxDirectory = uint64_t{1} << 34;
 
-[[noreturn]] void broken(const FileReader& file, const std::string& problem,
+[[noreturn]] void broken(const ByteSource& file, const std::string& problem,
                          const std::string& expected = "") {
   user_error({.where = "formats.zip",
               .problem = concat("bad zip archive ", file.path().string(), ": ", problem),
@@ -48,7 +48,7 @@ class Block {
   std::span<const std::byte> bytes_;
 };
 
-std::vector<std::byte> read_at(const FileReader& file, uint64_t offset, uint64_t size) {
+std::vector<std::byte> read_at(const ByteSource& file, uint64_t offset, uint64_t size) {
   std::vector<std::byte> bytes(size);
   file.read(offset, bytes);
   return bytes;
@@ -59,7 +59,7 @@ struct Directory {
 };
 
 // The end of the directory is the last thing in the file but for a comment.
-std::optional<uint64_t> find_end(const FileReader& file) {
+std::optional<uint64_t> find_end(const ByteSource& file) {
   if (file.size() < kEndBytes) return std::nullopt;
   const uint64_t size = std::min(file.size(), kEndBytes + kMaxComment), start = file.size() - size;
   const auto bytes = read_at(file, start, size);
@@ -72,7 +72,7 @@ std::optional<uint64_t> find_end(const FileReader& file) {
 
 // What the plain end leaves at its largest value stands in the zip64 end, found through the locator before
 // it.
-std::optional<Directory> read_end64(const FileReader& file, uint64_t end) {
+std::optional<Directory> read_end64(const ByteSource& file, uint64_t end) {
   if (end < kLocatorBytes) return std::nullopt;
   const auto locator_bytes = read_at(file, end - kLocatorBytes, kLocatorBytes);
   const Block locator(locator_bytes);
@@ -89,7 +89,7 @@ std::optional<Directory> read_end64(const FileReader& file, uint64_t end) {
   return Directory{block.u64(48), block.u64(40), block.u64(32)};
 }
 
-Directory find_directory(const FileReader& file) {
+Directory find_directory(const ByteSource& file) {
   const auto end = find_end(file);
   if (!end) broken(file, "it has no zip directory at its end");
   const auto bytes = read_at(file, *end, kEndBytes);
@@ -113,7 +113,7 @@ Directory find_directory(const FileReader& file) {
 }
 
 // Sizes and place that the entry leaves at 0xFFFFFFFF stand in an extra field, in this order.
-void read_extra64(const FileReader& file, const Block& extra, ZipMember& member) {
+void read_extra64(const ByteSource& file, const Block& extra, ZipMember& member) {
   std::vector<uint64_t*> wanted;
   for (uint64_t* value : {&member.size, &member.packed_size, &member.header}) {
     if (*value == 0xFFFFFFFF) wanted.push_back(value);
@@ -130,7 +130,7 @@ void read_extra64(const FileReader& file, const Block& extra, ZipMember& member)
   if (!wanted.empty()) broken(file, concat(escape(member.name), " has no sizes of zip64"));
 }
 
-ZipMember read_entry(const FileReader& file, const Block& block, size_t& at) {
+ZipMember read_entry(const ByteSource& file, const Block& block, size_t& at) {
   if (block.size() - at < kEntryBytes || block.u32(at) != kEntry) {
     broken(file, concat("its directory has no entry at byte ", at));
   }
@@ -160,7 +160,7 @@ bool looks_like_zip(std::span<const std::byte> start) {
   return start.size() >= 4 && Block(start).u32(0) == kLocal;
 }
 
-void visit_zip_directory(const FileReader& file, const std::function<void(ZipMember)>& visit) {
+void visit_zip_directory(const ByteSource& file, const std::function<void(ZipMember)>& visit) {
   const Directory directory = find_directory(file);
   const auto bytes = read_at(file, directory.offset, directory.size);
   const Block block(bytes);
@@ -171,7 +171,7 @@ void visit_zip_directory(const FileReader& file, const std::function<void(ZipMem
   }
 }
 
-std::vector<ZipMember> read_zip_directory(const FileReader& file) {
+std::vector<ZipMember> read_zip_directory(const ByteSource& file) {
   std::vector<ZipMember> members;
   std::unordered_set<std::string> names;
   visit_zip_directory(file, [&](ZipMember member) {

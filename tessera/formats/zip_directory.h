@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/base/file.h"
+#include "tessera/base/byte_source.h"
 
 namespace tessera::formats {
 
@@ -31,19 +31,19 @@ bool looks_like_zip(std::span<const std::byte> start);
 
 /// Calls `visit` with each member in the directory's order. Errors: UserError that names the file when it is
 /// no zip archive, is cut off, spans several disks, or has a member outside of the file.
-void visit_zip_directory(const FileReader& file, const std::function<void(ZipMember)>& visit);
+void visit_zip_directory(const ByteSource& file, const std::function<void(ZipMember)>& visit);
 
 /// All members. Errors: the same, and two members of one name.
-std::vector<ZipMember> read_zip_directory(const FileReader& file);
+std::vector<ZipMember> read_zip_directory(const ByteSource& file);
 
 /// Byte of the file where a stored member's bytes begin. Errors: UserError that names archive and member when
 /// it is packed or encrypted, its local header is not where the directory says or names another member, or
 /// its bytes leave the file.
-uint64_t stored_member_offset(const FileReader& file, const ZipMember& member);
+uint64_t stored_member_offset(const ByteSource& file, const ZipMember& member);
 
 /// The unpacked content of a stored or deflated member, its CRC checked. Errors: UserError that names archive
 /// and member when it is encrypted, packed otherwise, above 1 GiB, cut off, damaged, or not where the
 /// directory says.
-std::string read_zip_member(const FileReader& file, const ZipMember& member);
+std::string read_zip_member(const ByteSource& file, const ZipMember& member);
 
 }  // namespace tessera::formats

@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kLocalHeader = 30, kMaxBytes = uint64_t{1} << 30;
 constexpr uint64_t kLargestRatio = 1032, kDeflateSlack = 64;
 
-[[noreturn]] void broken(const FileReader& file, const ZipMember& member, const std::string& problem,
+[[noreturn]] void broken(const ByteSource& file, const ZipMember& member, const std::string& problem,
                          const std::string& expected = "") {
   user_error({.where = "formats.zip",
               .problem = concat(escape(member.name), " in ", file.path().string(), ' ', problem),
@@ -26,7 +26,7 @@ uint64_t u16(const std::string& bytes, size_t at) {
   return static_cast<uint8_t>(bytes[at]) | uint64_t{static_cast<uint8_t>(bytes[at + 1])} << 8;
 }
 
-void check(const FileReader& file, const ZipMember& member) {
+void check(const ByteSource& file, const ZipMember& member) {
   if (member.encrypted) broken(file, member, "is encrypted");
   if (member.method != kZipStored && member.method != kZipDeflated) {
     broken(file, member, concat("is compressed by method ", member.method), "stored or deflated members");
@@ -43,7 +43,7 @@ void check(const FileReader& file, const ZipMember& member) {
 }
 
 /// Where the bytes begin, packed or not.
-uint64_t content_offset(const FileReader& file, const ZipMember& member) {
+uint64_t content_offset(const ByteSource& file, const ZipMember& member) {
   if (member.header > file.size() || file.size() - member.header < kLocalHeader + member.packed_size) {
     broken(file, member,
            concat("is not inside the file: it has ", member.packed_size, " bytes from ", member.header));
@@ -65,7 +65,7 @@ uint64_t content_offset(const FileReader& file, const ZipMember& member) {
 
 }  // namespace
 
-uint64_t stored_member_offset(const FileReader& file, const ZipMember& member) {
+uint64_t stored_member_offset(const ByteSource& file, const ZipMember& member) {
   if (member.encrypted || member.method != kZipStored || member.size != member.packed_size) {
     broken(file, member, concat("is ", member.encrypted ? "encrypted" : "compressed"),
            "a member that is stored as it is");
@@ -73,7 +73,7 @@ uint64_t stored_member_offset(const FileReader& file, const ZipMember& member) {
   return content_offset(file, member);
 }
 
-std::string read_zip_member(const FileReader& file, const ZipMember& member) {
+std::string read_zip_member(const ByteSource& file, const ZipMember& member) {
   check(file, member);
   const uint64_t offset = content_offset(file, member);
   std::string content(member.packed_size, '\0');

@@ -79,18 +79,6 @@ bool is_pretended(const fs::path& folder) {
   return summary.is_object() && summary.contains("pretended");
 }
 
-bool holds_checkpoints(const fs::path& folder) {
-  std::error_code failed;
-  const fs::directory_iterator entries(folder, failed);
-  if (failed) {
-    user_error(
-        {.where = kCheckpointDir,
-         .problem = concat("cannot read checkpoint folder ", folder.string(), ": ", failed.message())});
-  }
-  return std::any_of(begin(entries), end(entries),
-                     [](const auto& entry) { return entry.path().filename().string().starts_with("step_"); });
-}
-
 /// "latest", "best" and steps are those of the run itself; a path is only when it lies in its folder.
 bool continues_its_run(const fs::path& dir, const std::string& resume) {
   std::error_code ignored;
@@ -273,7 +261,7 @@ fs::path check_run_folder(const Recipe& recipe, const std::string& resume) {
   const fs::path target = recipe.checkpoint.dir;
   if (!target.empty()) {
     check_writable(target, "checkpoint.dir");
-    if (!resuming && fs::is_directory(target, ignored) && holds_checkpoints(target)) {
+    if (!resuming && fs::is_directory(target, ignored) && checkpoint::holds_checkpoints(target)) {
       holds_other_checkpoints(target);
     }
   }
@@ -345,7 +333,7 @@ fs::path checkpoint_folder(const Recipe& recipe, const fs::path& run_dir, bool r
                 .expected = "one folder for all checkpoints of a run",
                 .hint = "move the checkpoints there, or leave checkpoint.dir as it was"});
   }
-  if (is_new && !resuming && holds_checkpoints(target)) {
+  if (is_new && !resuming && checkpoint::holds_checkpoints(target)) {
     fs::remove(name, failed);
     holds_other_checkpoints(target);
   }

@@ -49,7 +49,7 @@ data::Batch image_batch(const arch::ModelConfig& model, std::vector<float> pixel
 std::vector<std::string> given_names(const PredictJob& job, const recipe::Recipe& recipe) {
   const bool asked = recipe::last_set(job.sets, "data.classes").has_value();
   if (!asked || recipe.data.classes.empty()) return {};
-  auto names = data::read_class_names(recipe.data.classes);
+  auto names = data::read_class_names(local_files(), recipe.data.classes);
   if (static_cast<int64_t>(names.size()) != recipe.model.classes()) {
     user_error({.where = "train.predict",
                 .problem = concat("data.classes: ", recipe.data.classes, " names ", names.size(), " classes"),

@@ -3,7 +3,6 @@
 // of state_dict() in memory. Source: transformers/models/{vit,deit}/modeling_*.py. Sizes come from
 // config.json beside the file.
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/words.h"
 #include "tessera/weights/hugging_face_config.h"
 #include "tessera/weights/shapes.h"
@@ -150,15 +149,16 @@ Foreign read_hugging_face(const Opened& opened, const FamilyOptions& options) {
   description.variant = "Hugging Face";
   set_pixels(description.pixels, /*imagenet=*/false);
   const fs::path folder = opened.file.parent_path(), config_file = folder / "config.json";
-  if (fs::exists(config_file)) {
-    if (const std::string type = hugging_face_model_type(read_file(config_file)); !type.empty())
+  if (opened.files->exists(config_file)) {
+    if (const std::string type = hugging_face_model_type(opened.files->read_whole(config_file));
+        !type.empty())
       check_hugging_face_model_type(type, config_file.string());
   }
   Named tensors = named(opened, description);
   arch::VitConfig& c = description.config;
   const Shape& patch = need_shape(tensors, std::string(kModel) + kHuggingFacePatch, 4);
-  if (fs::exists(config_file)) {
-    read_hugging_face_config(read_file(config_file), config_file.string(), description);
+  if (opened.files->exists(config_file)) {
+    read_hugging_face_config(opened.files->read_whole(config_file), config_file.string(), description);
   } else {
     c.width = patch[0];
     c.channels = patch[1];
@@ -185,8 +185,8 @@ Foreign read_hugging_face(const Opened& opened, const FamilyOptions& options) {
   }
   drop_made_up_names(classes);
   const fs::path preprocessor = folder / "preprocessor_config.json";
-  if (fs::exists(preprocessor)) {
-    read_preprocessor_config(read_file(preprocessor), preprocessor.string(), description);
+  if (opened.files->exists(preprocessor)) {
+    read_preprocessor_config(opened.files->read_whole(preprocessor), preprocessor.string(), description);
   } else {
     description.notes.emplace_back(
         "mean and std are 0.5: there is no preprocessor_config.json beside the file");

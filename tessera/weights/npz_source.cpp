@@ -7,7 +7,7 @@ namespace {
 
 class NpzSource final : public checkpoint::TensorSource {
  public:
-  explicit NpzSource(const std::filesystem::path& file) : file_(file) {
+  explicit NpzSource(std::unique_ptr<const ByteSource> file) : file_(std::move(file)) {
     for (const auto& array : file_.arrays())
       tensors_.push_back({array.name, array.header.dtype, array.header.shape});
   }
@@ -25,8 +25,8 @@ class NpzSource final : public checkpoint::TensorSource {
 
 }  // namespace
 
-std::shared_ptr<checkpoint::TensorSource> open_npz(const std::filesystem::path& file) {
-  return std::make_shared<NpzSource>(file);
+std::shared_ptr<checkpoint::TensorSource> open_npz(std::unique_ptr<const ByteSource> file) {
+  return std::make_shared<NpzSource>(std::move(file));
 }
 
 }  // namespace tessera::weights

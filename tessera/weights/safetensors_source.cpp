@@ -2,7 +2,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/text.h"
 #include "tessera/formats/safetensors.h"
 #include "tessera/weights/files.h"
@@ -37,9 +36,9 @@ class SafetensorsSource final : public checkpoint::TensorSource {
 
 }  // namespace
 
-std::shared_ptr<checkpoint::TensorSource> open_safetensors(const fs::path& file,
+std::shared_ptr<checkpoint::TensorSource> open_safetensors(std::unique_ptr<const ByteSource> file,
                                                            std::map<std::string, std::string>& metadata) {
-  const auto reader = std::make_shared<formats::SafetensorsReader>(file);
+  const auto reader = std::make_shared<formats::SafetensorsReader>(std::move(file));
   metadata = reader->metadata();
   auto source = std::make_shared<SafetensorsSource>();
   for (const auto& entry : reader->entries()) source->add(reader, entry);
@@ -70,12 +69,14 @@ std::map<std::string, std::string> parse_index(const std::string& text, const st
   return files;
 }
 
-std::shared_ptr<checkpoint::TensorSource> open_sharded_safetensors(const fs::path& index) {
+std::shared_ptr<checkpoint::TensorSource> open_sharded_safetensors(const FileSystem& files,
+                                                                   const fs::path& index) {
   std::map<std::string, std::shared_ptr<formats::SafetensorsReader>> open;
   auto source = std::make_shared<SafetensorsSource>();
-  for (const auto& [name, file] : parse_index(read_file(index), index.string())) {
+  for (const auto& [name, file] : parse_index(files.read_whole(index), index.string())) {
     auto& reader = open[file];
-    if (!reader) reader = std::make_shared<formats::SafetensorsReader>(index.parent_path() / file);
+    if (!reader)
+      reader = std::make_shared<formats::SafetensorsReader>(files.open(index.parent_path() / file));
     const auto* entry = reader->find(name);
     if (entry == nullptr) {
       user_error({.where = "weights.index",

@@ -8,7 +8,6 @@
 #include <regex>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/words.h"
 #include "tessera/checkpoint/manifest.h"
 #include "tessera/weights/config_fields.h"
@@ -247,8 +246,8 @@ Foreign read_timm(const Opened& opened, const FamilyOptions& options) {
   }
   const std::string config_file = config_of(tensors.where);
   std::optional<TimmConfig> said;
-  if (opened.recipe_toml.empty() && std::filesystem::exists(config_file)) {  // a recipe knows more
-    said = read_timm_config(read_file(config_file), config_file, description);
+  if (opened.recipe_toml.empty() && opened.files->exists(config_file)) {  // a recipe knows more
+    said = read_timm_config(opened.files->read_whole(config_file), config_file, description);
     if (!said)
       description.notes.push_back(concat(config_file, " is not read: it is no configuration of timm"));
   }

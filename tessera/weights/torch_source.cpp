@@ -50,7 +50,7 @@ const PickleValue* find_weights(const PickleValue& value, bool ema, int depth, s
 
 class TorchSource final : public checkpoint::TensorSource {
  public:
-  TorchSource(const std::filesystem::path& path, bool ema, Opened& opened) : file_(path) {
+  TorchSource(std::unique_ptr<const ByteSource> file, bool ema, Opened& opened) : file_(std::move(file)) {
     const PickleValue* weights = find_weights(file_.root(), ema, kDeepest, opened.nested);
     if (file_.root().is(PickleValue::Kind::kDict)) {
       const PickleValue* architecture = file_.root().find("arch");
@@ -59,7 +59,8 @@ class TorchSource final : public checkpoint::TensorSource {
     }
     if (weights == nullptr) {
       user_error({.where = "weights.torch",
-                  .problem = concat(path.string(), " has ", file_.root().describe(), " without tensors"),
+                  .problem = concat(file_.file().path().string(), " has ", file_.root().describe(),
+                                    " without tensors"),
                   .expected = "a dict of tensors, or one below state_dict, model or model_ema"});
     }
     for (const auto& [key, value] : weights->entries) {
@@ -84,10 +85,10 @@ class TorchSource final : public checkpoint::TensorSource {
 
 }  // namespace
 
-std::shared_ptr<checkpoint::TensorSource> open_torch(const std::filesystem::path& file, bool ema,
+std::shared_ptr<checkpoint::TensorSource> open_torch(std::unique_ptr<const ByteSource> file, bool ema,
                                                      Opened& opened) {
   opened.nested.clear();
-  return std::make_shared<TorchSource>(file, ema, opened);
+  return std::make_shared<TorchSource>(std::move(file), ema, opened);
 }
 
 }  // namespace tessera::weights

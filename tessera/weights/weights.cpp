@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/text.h"
 #include "tessera/weights/hugging_face_config.h"
 
@@ -61,8 +60,9 @@ Family detect_family(const Opened& opened) {
   const auto& tensors = opened.source->tensors();
   // A model of transformers that Tessera has not is known by its type better than by its tensors.
   const auto config_file = opened.file.parent_path() / "config.json";
-  if (opened.kind != Opened::Kind::kTessera && std::filesystem::exists(config_file)) {
-    if (const std::string type = hugging_face_model_type(read_file(config_file)); !type.empty())
+  if (opened.kind != Opened::Kind::kTessera && opened.files->exists(config_file)) {
+    if (const std::string type = hugging_face_model_type(opened.files->read_whole(config_file));
+        !type.empty())
       check_hugging_face_model_type(type, config_file.string());
   }
   std::vector<std::string> names;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/base/file.h"
 #include "tessera/data/dali_index.h"
 #include "tessera/data/zip_map.h"
 #include "tests/data/folder_maker.h"
@@ -36,7 +37,7 @@ class FindShards : public ::testing::Test {
     std::string names;
     const ShardKind kind{"data.open_wds", "tar files",
                          [](const std::string& name) { return name.ends_with(".tar"); }};
-    for (const auto& path : find_shards(list, split, kind)) {
+    for (const auto& path : find_shards(local_files(), list, split, kind)) {
       names += (names.empty() ? "" : " ") + path.lexically_relative(root).string();
     }
     return names;
@@ -113,7 +114,7 @@ TEST_F(FindShards, OneListForTrainingAndValidationIsNoticed) {
   const ShardKind kind{"data.open_wds", "tar files",
                        [](const std::string& name) { return name.ends_with(".tar"); }};
   const auto said = [&](const std::string& list, const std::string& split) {
-    return same_as_training(list, split, find_shards(list, split, kind), kind);
+    return same_as_training(local_files(), list, split, find_shards(local_files(), list, split, kind), kind);
   };
   EXPECT_EQ(said(at + "s", "val"), "[data.open_wds] other files for val than for train: both are " + at +
                                        "s/a.tar (in " + at +

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <vector>
 
+#include "tessera/base/file.h"
 #include "tessera/base/random.h"
 #include "tests/error_text.h"
 

@@ -8,6 +8,7 @@
 
 #include <fstream>
 
+#include "tessera/base/file.h"
 #include "tests/error_text.h"
 
 namespace tessera::formats {

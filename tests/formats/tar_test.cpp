@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/base/file.h"
 #include "tests/error_text.h"
 #include "tests/formats/text_stream.h"
 

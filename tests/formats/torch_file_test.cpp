@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/formats/safetensors.h"
 #include "tests/error_text.h"
 

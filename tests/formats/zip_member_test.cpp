@@ -3,6 +3,7 @@
 
 #include <fstream>
 
+#include "tessera/base/file.h"
 #include "tessera/formats/zip_directory.h"
 #include "tests/error_text.h"
 

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the predictions of memory and traffic need to know of a recipe. Pure; safe from any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "tessera/plan/cost_inputs.h"
+#include "tessera/recipe/recipe.h"
+
+namespace tessera::recipe {
+
+/// What a recipe does not say by itself.
+struct CostFacts {
+  int64_t compute_bytes = 4, reduce_bytes = 4;  // of a value, in the resolved dtypes
+  bool accumulates = false;                     // a step has several micro-batches
+  bool on_cpu = true;
+};
+
+plan::CostInputs cost_inputs(const Recipe& recipe, const CostFacts& facts);
+
+}  // namespace tessera::recipe
