@@ -3,6 +3,8 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -42,6 +44,30 @@ std::string first_difference(const std::string& theirs, const std::string& ours)
 constexpr const char* kOwnDataHint =
     "every rank has to read the same ZeRO-3 units in the same order: where the rank's own data chooses "
     "(experts), make the parent of the choices one unit, or use all of them on every rank";
+
+/// While one lives, this thread queues on a GPU's `stream`, if there is one. What the stream that was current
+/// gets afterwards begins behind that. At the end of a pass autograd's thread has the stream of backward's
+/// caller, or a different one where no gradient of a leaf was made outside of recomputed pieces.
+class OnStream {
+ public:
+  explicit OnStream(const std::optional<c10::Stream>& stream) {
+    if (stream) guard_.emplace(*stream);
+  }
+  ~OnStream() {
+    if (!guard_ || guard_->original_stream() == guard_->current_stream()) return;
+    try {
+      c10::Event done(guard_->current_stream().device_type());
+      done.record(guard_->current_stream());
+      done.block(guard_->original_stream());
+    } catch (const std::exception&) {  // the device has failed, which its user hears of elsewhere
+    }
+  }
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+
+ private:
+  std::optional<c10::StreamGuard> guard_;
+};
 
 bool autograd_runs() { return torch::autograd::get_current_graph_task_id() != -1; }
 
@@ -174,7 +200,9 @@ void ShardedModule::Engine::touch_for_gradient(std::span<const size_t> units) {
     schedule_.begin(Pass::kGradient);
     at_end_of_backward([self = weak_from_this()] {
       const auto engine = std::static_pointer_cast<Engine>(self.lock());
-      if (engine) engine->with_error_context([&] { engine->schedule_.end(); });
+      if (!engine) return;
+      const OnStream on_stream(engine->stream_);
+      engine->with_error_context([&] { engine->schedule_.end(); });
     });
   }
   schedule_.touch(units);
@@ -268,7 +296,7 @@ void ShardedModule::Engine::guess_places() {
 }
 
 void ShardedModule::Engine::leave_backward() {
-  check_stream("shard.backward");  // autograd has made the stream of backward's caller current
+  const OnStream on_stream(stream_);
   with_error_context([&] {
     const at::NoGradGuard no_grad;
     reductions_.finish();

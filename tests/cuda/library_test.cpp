@@ -167,7 +167,7 @@ struct Dropped : torch::nn::Module {
   }
   at::Tensor forward(const at::Tensor& x, bool recomputes) {
     const auto body = [this](const at::Tensor& h) {
-      return torch::dropout(torch::tanh(first->forward(h)), 0.5, /*train=*/true);
+      return torch::dropout(torch::tanh(first->forward(h)), 0.5, is_training());
     };
     return second->forward(recomputes ? shard::recompute(body, x) : body(x)).square().sum();
   }
@@ -335,6 +335,22 @@ TEST(CudaLibrary, AStreamOfTheProgramFollowsThePlainModule) {
     const FreshStream stream(gpu);
     found = testing::sharded(mesh, testing::every_child({.offload = Offload::kAll}),
                              {.recompute = true, .device = gpu});
+    // All gradients come from a recomputed piece: autograd then ends the pass on a stream of its own.
+    const auto net = std::make_shared<Dropped>();
+    net->eval();
+    net->to(gpu);
+    ShardedModule sharded(net, mesh, testing::every_child({.offload = Offload::kAll}));
+    const at::Tensor x = testing::normal("x", {16, 8}).to(gpu);
+    const auto body = [&](const at::Tensor& h) { return net->forward(h, false); };
+    for (int step = 0; step < 3; ++step)
+      sharded.forward([&] { return shard::recompute(body, x); }).backward();
+    Dropped plain;
+    plain.eval();
+    for (int step = 0; step < 3; ++step) plain.forward(x.to(at::kCPU), false).backward();
+    for (const auto& [name, shard] : sharded.named_parameters()) {
+      const at::Tensor gradient = plain.named_parameters()[name].grad().reshape({-1});
+      EXPECT_TRUE(at::allclose(shard.grad().to(at::kCPU), gradient, 1e-3, 1e-4)) << name;
+    }
   });
   testing::expect_close(found, testing::unsharded(), kFloat32Tolerance);
 }
