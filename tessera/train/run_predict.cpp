@@ -241,8 +241,8 @@ class PredictRun {
   PredictRun& operator=(const PredictRun&) = delete;
 
   int run() {
-    eager::before_meeting(recipe::Recipe(), ranks_, [&] { open(); });
-    eager::before_meeting(recipe(), ranks_, [&] { prepare(); });
+    eager::before_meeting(eager::run_timeout(recipe::Recipe()), ranks_, [&] { open(); });
+    eager::before_meeting(eager::run_timeout(recipe()), ranks_, [&] { prepare(); });
     meet();
     try {
       return eager::guarded([&] { return predict(); }, *mesh_, [] { return "predicting"; }, "");
