@@ -34,7 +34,7 @@ class Sizes:
 
     def __init__(self, kit):
         self.model, self.trained = kit.sized("B/16", 64)
-        self.measured, self.predicted = ((1, 4, 8), (2, 6)) if kit.rehearse else ((8, 32, 128), (16, 64))
+        self.measured, self.predicted = ((1, 4, 8), (2, 6)) if kit.rehearse else ((8, 32, 128), (64, 96))
         self.tensor, self.hosts, self.batch = ((1, 2), "2x8", 64) if kit.rehearse else ((1, 4), "8x8", 4096)
         self.here = ["--set", "run.threads=1"] if kit.rehearse else []
 
