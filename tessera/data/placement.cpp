@@ -19,10 +19,10 @@ int64_t below(const std::vector<int64_t>& rising, int64_t rank) {
 
 }  // namespace
 
-StepShares::StepShares(int64_t samples, int64_t world, int64_t accumulation,
+StepShares::StepShares(int64_t samples, int64_t batch, int64_t world, int64_t accumulation,
                        const std::vector<plan::Span>& tensor_spans)
     : world_(world) {
-  const int64_t rounds = (samples + world - 1) / world;
+  const int64_t rounds = (batch + world - 1) / world;
   for (int64_t i = 0; i < accumulation; ++i) {
     const int64_t of_this = rounds / accumulation + (i < rounds % accumulation ? 1 : 0);
     micro_batches_.push_back(std::min(samples, world * of_this));

@@ -21,11 +21,13 @@ struct Share {
 /// Samples of a training step of any size, cut over ranks and their micro-batches.
 class StepShares {
  public:
-  /// Cuts any number of samples, at least 0, into `accumulation` micro-batches over `world` ranks. Samples
-  /// are cut in rounds of one for each rank, and micro-batches differ by one round at most, the larger ones
-  /// first. The last round may be short. So a rank's micro-batch has at most ceil(samples / (world x
-  /// accumulation)) samples, and may have none. A rank's samples are neighbours.
-  StepShares(int64_t samples, int64_t world, int64_t accumulation,
+  /// Cuts a step of `samples` into `accumulation` micro-batches over `world` ranks. A full step has `batch`
+  /// samples, in rounds of one for each rank, of which the last may be short. Its micro-batches differ by one
+  /// round at most, the larger ones first, so a rank's has at most ceil(batch / (world x accumulation))
+  /// samples, and may have none. A step of fewer samples fills these micro-batches one after another: where
+  /// world x accumulation divides the batch, a micro-batch has the same samples at any number of ranks. A
+  /// rank's samples are neighbours. Requires: 0 <= samples <= batch.
+  StepShares(int64_t samples, int64_t batch, int64_t world, int64_t accumulation,
              const std::vector<plan::Span>& tensor_spans);
   Share of(int64_t rank, int64_t micro_batch) const;
 

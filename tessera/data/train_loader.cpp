@@ -31,7 +31,7 @@ struct TrainLoader::State : BatchMaker {
     return (samples == options.batch ? full : shares(samples)).of(options.rank, in_step);
   }
   StepShares shares(int64_t samples) const {
-    return {samples, options.world, options.accumulation, options.tensor_spans};
+    return {samples, options.batch, options.world, options.accumulation, options.tensor_spans};
   }
   int64_t begin(int64_t index) const { return share(index).first; }
 

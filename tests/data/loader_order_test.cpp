@@ -138,8 +138,8 @@ TEST(TrainLoader, AShortLastStepAtAnyLayout) {
   for (const auto& [world, accumulation, workers, of_five] :
        std::vector<std::tuple<int64_t, int64_t, int64_t, Sizes>>{
            {1, 1, 0, {{5}}},
-           {2, 2, 2, {{2, 2}, {1, 0}}},
-           {4, 3, 1, {{1, 1, 1, 1}, {1, 0, 0, 0}, {0, 0, 0, 0}}},
+           {2, 2, 2, {{3, 2}, {0, 0}}},
+           {4, 3, 1, {{2, 1, 1, 1}, {0, 0, 0, 0}, {0, 0, 0, 0}}},
            {6, 1, 0, {{1, 1, 1, 1, 1, 0}}}}) {
     std::vector<int> seen(101);
     for (int64_t rank = 0; rank < world; ++rank) {

@@ -16,7 +16,7 @@ namespace {
 const std::vector<plan::Span> kAdjacentFours = {{1, 4, true}}, kStridedTwos = {{4, 2, true}};
 
 TEST(StepShares, OfAFullStepAreNeighbours) {
-  const StepShares shares(48, 4, 3, {{1, 2, true}});
+  const StepShares shares(48, 48, 4, 3, {{1, 2, true}});
   for (int64_t rank = 0; rank < 4; ++rank) {
     for (int64_t micro_batch = 0; micro_batch < 3; ++micro_batch) {
       EXPECT_EQ(shares.of(rank, micro_batch).first, (rank * 3 + micro_batch) * 4);
@@ -32,7 +32,7 @@ TEST(StepShares, HaveEachSampleOnce) {
     const std::vector<plan::Span> spans = world == 8 ? kAdjacentFours : std::vector<plan::Span>{};
     for (int64_t samples = 0; samples <= 4 * world * accumulation; ++samples) {
       const int64_t most = (samples + world * accumulation - 1) / (world * accumulation);
-      const StepShares shares(samples, world, accumulation, spans);
+      const StepShares shares(samples, samples, world, accumulation, spans);
       int64_t next = 0;
       for (int64_t rank = 0; rank < world; ++rank) {
         for (int64_t i = 0; i < accumulation; ++i) {
@@ -51,6 +51,21 @@ TEST(StepShares, HaveEachSampleOnce) {
   }
 }
 
+/// Where the batch divides, whatever the number of ranks.
+TEST(StepShares, AShortStepFillsTheMicroBatchesOfAFullOne) {
+  constexpr int64_t kBatch = 48, kAccumulation = 3, kMicroBatch = kBatch / kAccumulation;
+  for (const int64_t world : {1, 2, 4, 8}) {
+    for (int64_t samples = 0; samples <= kBatch; ++samples) {
+      const StepShares shares(samples, kBatch, world, kAccumulation, {});
+      for (int64_t i = 0; i < kAccumulation; ++i) {
+        int64_t sum = 0;
+        for (int64_t rank = 0; rank < world; ++rank) sum += shares.of(rank, i).size;
+        EXPECT_EQ(sum, std::clamp<int64_t>(samples - i * kMicroBatch, 0, kMicroBatch)) << samples;
+      }
+    }
+  }
+}
+
 TEST(StepShares, TensorGroupsHaveEquallyMany) {
   const auto of_ranks = [](const StepShares& shares, const std::vector<int64_t>& ranks, int64_t micro_batch) {
     int64_t sum = 0;
@@ -58,11 +73,11 @@ TEST(StepShares, TensorGroupsHaveEquallyMany) {
     return sum;
   };
   // 12 samples on 8 ranks.
-  const StepShares adjacent(12, 8, 1, kAdjacentFours);
+  const StepShares adjacent(12, 12, 8, 1, kAdjacentFours);
   EXPECT_EQ(of_ranks(adjacent, {0, 1, 2, 3}, 0), 6);
   EXPECT_EQ(of_ranks(adjacent, {4, 5, 6, 7}, 0), 6);
   // Micro-batches of 8, 8 and 4 samples on 8 ranks; then none.
-  const StepShares strided(20, 8, 4, kStridedTwos);
+  const StepShares strided(20, 20, 8, 4, kStridedTwos);
   for (int64_t i = 0; i < 4; ++i) {
     EXPECT_EQ(of_ranks(strided, {i, i + 4}, 0), 2);
     EXPECT_EQ(of_ranks(strided, {i, i + 4}, 1), 2);

@@ -71,7 +71,7 @@ def bad_input():
         (folder / "broken.json").write_text("{")
         for words, expected in (
                 (("ranks=1", "nowhere", recipe), "layout 'nowhere' is neither a plan file nor a list of settings"),
-                (("ranks=1", "ranks=3", recipe), "(layout 'ranks=3')"),
+                (("ranks=1", "ranks=3,train.batch_per_rank=5", recipe), "(layout 'ranks=3,train.batch_per_rank=5')"),
                 (("ranks=1", "ranks=65", recipe), "layout 'ranks=65' has 65 ranks: expected 1 to 64"),
                 (("ranks=1", "ranks=2,run.device=cuda", recipe), "run.device is cuda"),
                 (("ranks=1", "ranks=2,shard.level=zero4", recipe), "zero4"),

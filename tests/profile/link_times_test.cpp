@@ -9,6 +9,8 @@
 
 #include <set>
 
+#include "tessera/base/text.h"
+
 namespace tessera::profile {
 namespace {
 
@@ -37,22 +39,31 @@ INSTANTIATE_TEST_SUITE_P(Operations, PlantedNetwork,
 /// the last sum a latency and the p + 1st piece later. Beside products the first gather and the last sum
 /// remain.
 TEST(PiecesInAPlantedNetwork, TakeOneLatency) {
+  constexpr int kTries = 5;  // other programs may use the cores meanwhile
   at::set_num_threads(1);
   const launch::PretendedNetwork network{.latency = 5e-3, .bytes_per_second = 1e8};
   const auto mesh = mesh::Mesh::pretend(0, {{"host", 2}}, {}, {}, network);
+  const std::vector<int64_t> sizes = {64 << 10, 256 << 10};
   for (const int64_t pieces : {2, 4}) {
-    const auto times = time_pieces(*mesh, mesh->world(), {.pieces = pieces}, {64 << 10, 256 << 10}, 3);
-    const planner::LinkTimes::InPieces found = piece_times(pieces, {times});
-    EXPECT_EQ(found.pieces, pieces);
-    for (size_t size = 0; size < 2; ++size) {
-      const auto& [bytes, seconds, exposed] = found.samples[size];
-      EXPECT_EQ(bytes, size == 0 ? 64 << 10 : 256 << 10);
-      const double piece =
-          static_cast<double>(bytes) / static_cast<double>(pieces) / network.bytes_per_second;
-      const double alone = 2 * network.latency + static_cast<double>(pieces + 1) * piece;
-      EXPECT_NEAR(seconds, alone / 2, 0.1 * alone / 2) << pieces;
-      EXPECT_NEAR(exposed, network.latency + piece, 0.4 * (network.latency + piece)) << pieces;
+    std::string far = "not tried";
+    for (int i = 0; i < kTries && !far.empty(); ++i) {
+      far.clear();
+      const auto times = time_pieces(*mesh, mesh->world(), {.pieces = pieces}, sizes, 3);
+      const planner::LinkTimes::InPieces found = piece_times(pieces, {times});
+      EXPECT_EQ(found.pieces, pieces);
+      for (size_t size = 0; size < sizes.size(); ++size) {
+        const auto& [bytes, seconds, exposed] = found.samples[size];
+        EXPECT_EQ(bytes, sizes[size]);
+        const double piece =
+            static_cast<double>(bytes) / static_cast<double>(pieces) / network.bytes_per_second;
+        const double alone = 2 * network.latency + static_cast<double>(pieces + 1) * piece;
+        const double late = std::abs(seconds / (alone / 2) - 1),
+                     too_exposed = std::abs(exposed / (network.latency + piece) - 1);
+        if (late > 0.1 || too_exposed > 0.4)
+          far += concat(bytes, " bytes: alone ", late, " off, exposed ", too_exposed, " off; ");
+      }
     }
+    EXPECT_EQ(far, "") << pieces << " pieces";
   }
 }
 

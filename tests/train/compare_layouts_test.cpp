@@ -334,8 +334,8 @@ TEST(CompareLayouts, RefusesWhatCannotBeCompared) {
             "[compare.layouts] the global batch is 48 under A and 24 under B: expected the same for both; "
             "give it with "
             "--set train.batch=N");
-  const std::string uneven = text("ranks=1", "ranks=5");
-  EXPECT_TRUE(uneven.ends_with("(layout 'ranks=5')")) << uneven;
+  const std::string uneven = text("ranks=1", "ranks=2,train.batch_per_rank=7");
+  EXPECT_TRUE(uneven.ends_with("(layout 'ranks=2,train.batch_per_rank=7')")) << uneven;
   EXPECT_NE(uneven.find("train.batch"), std::string::npos) << uneven;
   EXPECT_EQ(
       text("ranks=1", "ranks=2,run.device=cuda"),

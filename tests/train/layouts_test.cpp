@@ -78,9 +78,9 @@ TEST(Layouts, LevelsOfSingleUnitsAgree) {
   expect_close(mixed, expected, 1e-5);
 }
 
-TEST(Layouts, ABatchThatDoesNotDivideIsRefused) {
+TEST(Layouts, ABatchThatImagesOfARankDoNotDivideIsRefused) {
   try {
-    train_layout(3, {"train.batch=50"}, 1);
+    train_layout(3, {"train.batch=50", "train.batch_per_rank=16"}, 1);
     FAIL();
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("50"), std::string::npos) << error.what();

@@ -11,9 +11,8 @@
 namespace tessera::train {
 namespace {
 
-// Steps of 48 and of 5 samples: of the short one, on 4 ranks x 4 micro-batches, each rank has one sample in
-// the first micro-batch, rank 0 one in the second, and none has one in the others. Gradients and loss are the
-// mean over the 5.
+// Steps of 48 and of 5 samples: of the short one, on 4 ranks x 4 micro-batches, all are in the first
+// micro-batch, two on rank 0 and one on each other rank. Gradients and loss are the mean over the 5.
 TEST(Order, AShortLastStepIsTheMeanOverItsSamples) {
   const std::vector<std::string> short_steps = {"data.source=fake:53", "data.remainder=keep"};
   const Curve expected = train_layout(1, short_steps, 4);
