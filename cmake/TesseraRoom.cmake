@@ -60,16 +60,19 @@ function(tessera_use_pch target owner library)
   target_precompile_headers(${target} REUSE_FROM tessera_${owner})
 endfunction()
 
-# tessera_test(NAME [TORCH] [SUITES] [LABELS l...] [TIMEOUT s] SOURCES ...): one GoogleTest program of one room, every
+# tessera_test(NAME [TORCH] [SUITES] [LABELS l...] [TIMEOUT s] [PROCESSORS n] SOURCES ...): one GoogleTest program of one room, every
 # test of it registered with ctest; SUITES: every suite, where loading LibTorch takes longer than most tests. Labels: unit
 # (default), ranks, slow, cuda.
 function(tessera_test name)
-  cmake_parse_arguments(T "TORCH;SUITES" "TIMEOUT" "LABELS;SOURCES" ${ARGN})
+  cmake_parse_arguments(T "TORCH;SUITES" "TIMEOUT;PROCESSORS" "LABELS;SOURCES" ${ARGN})
   if(NOT T_LABELS)
     set(T_LABELS unit)
   endif()
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)
+  endif()
+  if(NOT T_PROCESSORS)
+    set(T_PROCESSORS 1)
   endif()
   if(T_TORCH AND NOT TESSERA_TORCH)
     return()
@@ -92,7 +95,7 @@ function(tessera_test name)
     return()
   endif()
   gtest_discover_tests(test_${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT} ENVIRONMENT "XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache"
+    PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT} PROCESSORS ${T_PROCESSORS} ENVIRONMENT "XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache"
     SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
 endfunction()
 
