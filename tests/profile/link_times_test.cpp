@@ -9,8 +9,6 @@
 
 #include <set>
 
-#include "tessera/base/text.h"
-
 namespace tessera::profile {
 namespace {
 
@@ -37,17 +35,17 @@ INSTANTIATE_TEST_SUITE_P(Operations, PlantedNetwork,
 /// Of p pieces each takes b / p / rate on the wire and a latency that passes beside the others. Alone the
 /// last gather has come after b / rate + latency, if that is longer than its pieces' sums on the wire, and
 /// the last sum a latency and the p + 1st piece later. Beside products the first gather and the last sum
-/// remain.
+/// remain: a difference of two long times, so it is looked at roughly. With a latency for each of 4 pieces it
+/// would be 3.5 times as much.
 TEST(PiecesInAPlantedNetwork, TakeOneLatency) {
-  constexpr int kTries = 3;  // other programs may use the cores meanwhile
+  constexpr int kTries = 5;  // other programs may use the cores meanwhile
   at::set_num_threads(1);
   const launch::PretendedNetwork network{.latency = 5e-3, .bytes_per_second = 1e8};
   const auto mesh = mesh::Mesh::pretend(0, {{"host", 2}}, {}, {}, network);
   const std::vector<int64_t> sizes = {64 << 10, 256 << 10};
   for (const int64_t pieces : {2, 4}) {
-    std::string far = "not tried";
+    std::set<int64_t> far(sizes.begin(), sizes.end());
     for (int i = 0; i < kTries && !far.empty(); ++i) {
-      far.clear();
       const auto times = time_pieces(*mesh, mesh->world(), {.pieces = pieces}, sizes, 3);
       const planner::LinkTimes::InPieces found = piece_times(pieces, {times});
       EXPECT_EQ(found.pieces, pieces);
@@ -56,14 +54,13 @@ TEST(PiecesInAPlantedNetwork, TakeOneLatency) {
         EXPECT_EQ(bytes, sizes[size]);
         const double piece =
             static_cast<double>(bytes) / static_cast<double>(pieces) / network.bytes_per_second;
-        const double alone = 2 * network.latency + static_cast<double>(pieces + 1) * piece;
-        const double late = std::abs(seconds / (alone / 2) - 1),
-                     too_exposed = std::abs(exposed / (network.latency + piece) - 1);
-        if (late > 0.1 || too_exposed > 0.4)
-          far += concat(bytes, " bytes: alone ", late, " off, exposed ", too_exposed, " off; ");
+        const double alone = 2 * network.latency + static_cast<double>(pieces + 1) * piece,
+                     remains = network.latency + piece;
+        if (std::abs(seconds - alone / 2) <= 0.1 * alone / 2 && std::abs(exposed - remains) <= remains)
+          far.erase(bytes);
       }
     }
-    EXPECT_EQ(far, "") << pieces << " pieces";
+    EXPECT_TRUE(far.empty()) << pieces << " pieces of " << *far.begin() << " bytes";
   }
 }
 
