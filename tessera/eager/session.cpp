@@ -282,8 +282,10 @@ std::unique_ptr<launch::FileWatchdog::Progress> tell_progress(launch::FileWatchd
   return std::make_unique<launch::FileWatchdog::Progress>(*files, [&mesh] { mesh.note_progress(); });
 }
 
-int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where,
-            const std::string& hint) {
+namespace {
+
+int explained(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where,
+              const std::string& hint) {
   try {
     return body();
   } catch (const CommError& error) {
@@ -297,6 +299,18 @@ int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::funct
                                     bytes > 0 ? human_bytes(bytes) : "more than there is"),
                   .hint = hint});
     }
+    throw;
+  }
+}
+
+}  // namespace
+
+int guarded(const std::function<int()>& body, std::unique_ptr<mesh::Mesh>& mesh,
+            const std::function<std::string()>& where, const std::string& hint) {
+  try {
+    return explained(body, *mesh, where, hint);
+  } catch (...) {
+    static_cast<void>(mesh.release());
     throw;
   }
 }

@@ -111,7 +111,9 @@ std::string largest_part(const recipe::Recipe& recipe, const plan::Plan& plan, i
 
 /// Runs `body` and turns what it throws into one of our errors that says where: silent ranks after a
 /// CommError, step, unit, wanted bytes and `hint` when memory ran out. `where` is asked after the failure.
-int guarded(const std::function<int()>& body, mesh::Mesh& mesh, const std::function<std::string()>& where,
-            const std::string& hint);
+/// Then `mesh` is released and never destroyed: the destructor of a broken group may wait for ranks that are
+/// gone.
+int guarded(const std::function<int()>& body, std::unique_ptr<mesh::Mesh>& mesh,
+            const std::function<std::string()>& where, const std::string& hint);
 
 }  // namespace tessera::eager

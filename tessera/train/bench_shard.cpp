@@ -144,46 +144,41 @@ int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks) {
     return eager::joined_facts({{eager::command_fact(concat("bench shard --rounds ", job.rounds))},
                                 eager::computing_facts(job.recipe, plan, at::kCPU)});
   });
-  try {
-    return eager::guarded(
-        [&] {
-          // The second copy of the model takes what the optimizer of a training run would. One rank a host
-          // looks, before any has taken memory.
-          if (ranks.local_rank == 0) eager::check_memory(job.recipe, plan, batch_per_rank, ranks, "");
-          mesh->world().barrier("memory check");
-          const auto real = eager::assemble(job.recipe, plan, *mesh, /*with_optimizer=*/false);
-          const auto nobody = mesh::Mesh::pretend(ranks.rank, mesh->axes(), plan::spans_of(plan));
-          const auto alone = eager::assemble(job.recipe, plan, *nobody, /*with_optimizer=*/false);
-          const auto batch = random_batch(job.recipe.model, batch_per_rank);
-          const Seconds seconds = measure(job, batch, *mesh, *real, *alone);
-          const nlohmann::ordered_json json = {
-              {"world_size", ranks.world},
-              {"transport", mesh->world().transport_name()},
-              {"images_per_rank", batch.size},
-              {"level", plan::to_string(job.recipe.shard.level)},
-              {"step_seconds", seconds.overlapped},
-              {"step_seconds_without_overlap", seconds.one_by_one},
-              {"compute_seconds", seconds.computing},
-              {"communication_seconds", seconds.communicating},
-              {"hidden_share", seconds.hidden_share()},
-              {"bytes_sent", bytes_of_a_step(*mesh, *real, batch)},
-          };
-          if (ranks.rank == 0) {
-            if (job.json) {
-              std::cout << json.dump(2) << std::endl;
-            } else {
-              print(json, seconds);
-            }
-            if (!job.output.empty()) write_file_atomic(job.output, json.dump(2) + "\n");
+  return eager::guarded(
+      [&] {
+        // The second copy of the model takes what the optimizer of a training run would. One rank a host
+        // looks, before any has taken memory.
+        if (ranks.local_rank == 0) eager::check_memory(job.recipe, plan, batch_per_rank, ranks, "");
+        mesh->world().barrier("memory check");
+        const auto real = eager::assemble(job.recipe, plan, *mesh, /*with_optimizer=*/false);
+        const auto nobody = mesh::Mesh::pretend(ranks.rank, mesh->axes(), plan::spans_of(plan));
+        const auto alone = eager::assemble(job.recipe, plan, *nobody, /*with_optimizer=*/false);
+        const auto batch = random_batch(job.recipe.model, batch_per_rank);
+        const Seconds seconds = measure(job, batch, *mesh, *real, *alone);
+        const nlohmann::ordered_json json = {
+            {"world_size", ranks.world},
+            {"transport", mesh->world().transport_name()},
+            {"images_per_rank", batch.size},
+            {"level", plan::to_string(job.recipe.shard.level)},
+            {"step_seconds", seconds.overlapped},
+            {"step_seconds_without_overlap", seconds.one_by_one},
+            {"compute_seconds", seconds.computing},
+            {"communication_seconds", seconds.communicating},
+            {"hidden_share", seconds.hidden_share()},
+            {"bytes_sent", bytes_of_a_step(*mesh, *real, batch)},
+        };
+        if (ranks.rank == 0) {
+          if (job.json) {
+            std::cout << json.dump(2) << std::endl;
+          } else {
+            print(json, seconds);
           }
-          mesh->world().barrier("the end");
-          return static_cast<int>(kExitDone);
-        },
-        *mesh, [] { return "benchmarking"; }, "per rank: a smaller --batch would save activations");
-  } catch (const std::exception&) {
-    static_cast<void>(mesh.release());  // a broken group's destructor may wait for ranks that are gone
-    throw;
-  }
+          if (!job.output.empty()) write_file_atomic(job.output, json.dump(2) + "\n");
+        }
+        mesh->world().barrier("the end");
+        return static_cast<int>(kExitDone);
+      },
+      mesh, [] { return "benchmarking"; }, "per rank: a smaller --batch would save activations");
 }
 
 }  // namespace tessera::train

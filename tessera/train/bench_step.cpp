@@ -349,51 +349,44 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
     return eager::joined_facts(
         {{eager::command_fact(command)}, eager::computing_facts(job.recipe, plan, device)});
   });
-  try {
-    return eager::guarded(
-        [&] {
-          const int64_t batch = eager::batch_sizes(job.recipe, plan).per_rank;
-          if (device.is_cuda()) eager::check_gpu_memory(job.recipe, plan, batch, ranks, "");
-          if (device.is_cpu() && ranks.local_rank == 0)
-            eager::check_memory(job.recipe, plan, batch, ranks, "");
-          mesh->world().barrier("memory check");
-          const eager::DeviceChoices choices =
-              eager::choose_for_device(job.recipe, plan, batch, device);  // before the model is there
-          const MemoryBefore before;
-          StepBench bench(job, plan, ranks, *mesh, device, threads);
-          bench.use(choices);
-          if (!job.requests.empty()) {
-            bench.serve(before);
-            mesh->world().barrier("the end");
-            return static_cast<int>(kExitDone);
-          }
-          const Rounds rounds = bench.run();
-          const double peak = profile::largest_over_ranks(static_cast<double>(peak_resident_bytes()),
-                                                          mesh->world(), "peak memory");
-          const double device_peak = profile::largest_over_ranks(
-              static_cast<double>(eager::device_memory(device).value_or(loop::DeviceMemory()).peak_bytes),
-              mesh->world(), "peak memory of the GPU");
-          if (ranks.rank == 0) {
-            const Json json = report_of(job, bench, rounds, threads, ranks, device, peak, device_peak);
-            if (job.json) {
-              std::cout << json.dump(2) << std::endl;
-            } else if (!job.quiet) {
-              print(json);
-            }
-            if (!job.output.empty()) write_file_atomic(job.output, json.dump(2) + "\n");
-            if (!job.kernels.empty()) {
-              write_file_atomic(job.kernels,
-                                Json{{"step", json}, {"kernels", rounds.kernels}}.dump(1) + "\n");
-            }
-          }
+  return eager::guarded(
+      [&] {
+        const int64_t batch = eager::batch_sizes(job.recipe, plan).per_rank;
+        if (device.is_cuda()) eager::check_gpu_memory(job.recipe, plan, batch, ranks, "");
+        if (device.is_cpu() && ranks.local_rank == 0) eager::check_memory(job.recipe, plan, batch, ranks, "");
+        mesh->world().barrier("memory check");
+        const eager::DeviceChoices choices =
+            eager::choose_for_device(job.recipe, plan, batch, device);  // before the model is there
+        const MemoryBefore before;
+        StepBench bench(job, plan, ranks, *mesh, device, threads);
+        bench.use(choices);
+        if (!job.requests.empty()) {
+          bench.serve(before);
           mesh->world().barrier("the end");
           return static_cast<int>(kExitDone);
-        },
-        *mesh, [] { return "benchmarking"; }, "per rank: a smaller --batch would save activations");
-  } catch (const std::exception&) {
-    static_cast<void>(mesh.release());  // a broken group's destructor may wait for ranks that are gone
-    throw;
-  }
+        }
+        const Rounds rounds = bench.run();
+        const double peak = profile::largest_over_ranks(static_cast<double>(peak_resident_bytes()),
+                                                        mesh->world(), "peak memory");
+        const double device_peak = profile::largest_over_ranks(
+            static_cast<double>(eager::device_memory(device).value_or(loop::DeviceMemory()).peak_bytes),
+            mesh->world(), "peak memory of the GPU");
+        if (ranks.rank == 0) {
+          const Json json = report_of(job, bench, rounds, threads, ranks, device, peak, device_peak);
+          if (job.json) {
+            std::cout << json.dump(2) << std::endl;
+          } else if (!job.quiet) {
+            print(json);
+          }
+          if (!job.output.empty()) write_file_atomic(job.output, json.dump(2) + "\n");
+          if (!job.kernels.empty()) {
+            write_file_atomic(job.kernels, Json{{"step", json}, {"kernels", rounds.kernels}}.dump(1) + "\n");
+          }
+        }
+        mesh->world().barrier("the end");
+        return static_cast<int>(kExitDone);
+      },
+      mesh, [] { return "benchmarking"; }, "per rank: a smaller --batch would save activations");
 }
 
 }  // namespace tessera::train

@@ -85,18 +85,13 @@ void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, cons
   } else {
     auto mesh =
         eager::connect(recipe, plan, ranks, [&] { return eager::computing_facts(recipe, plan, device); });
-    try {
-      eager::guarded(
-          [&] {
-            rates = profile::measure_link(*mesh, wire);
-            mesh->world().barrier("link");
-            return kExitDone;
-          },
-          *mesh, [] { return std::string("while measuring the link"); }, "");
-    } catch (...) {
-      mesh.release();  // destructors of a broken group may wait
-      throw;
-    }
+    eager::guarded(
+        [&] {
+          rates = profile::measure_link(*mesh, wire);
+          mesh->world().barrier("link");
+          return kExitDone;
+        },
+        mesh, [] { return std::string("while measuring the link"); }, "");
   }
   facts.link = rates.how;
   facts.gather_rate = rates.gather;

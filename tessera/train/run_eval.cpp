@@ -219,13 +219,8 @@ class EvalRun {
     open();
     eager::before_meeting(eager::run_timeout(recipe()), ranks_, [&] { prepare(); });
     meet();
-    try {
-      return eager::guarded([&] { return evaluate(); }, *mesh_, [] { return "evaluating"; },
-                            "per rank: a smaller train.eval_batch would save activations");
-    } catch (const std::exception&) {
-      static_cast<void>(mesh_.release());  // a broken group's destructor may wait for ranks that are gone
-      throw;
-    }
+    return eager::guarded([&] { return evaluate(); }, mesh_, [] { return "evaluating"; },
+                          "per rank: a smaller train.eval_batch would save activations");
   }
 
  private:

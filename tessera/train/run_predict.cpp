@@ -244,12 +244,7 @@ class PredictRun {
     eager::before_meeting(eager::run_timeout(recipe::Recipe()), ranks_, [&] { open(); });
     eager::before_meeting(eager::run_timeout(recipe()), ranks_, [&] { prepare(); });
     meet();
-    try {
-      return eager::guarded([&] { return predict(); }, *mesh_, [] { return "predicting"; }, "");
-    } catch (const std::exception&) {
-      static_cast<void>(mesh_.release());  // a broken group's destructor may wait for ranks that are gone
-      throw;
-    }
+    return eager::guarded([&] { return predict(); }, mesh_, [] { return "predicting"; }, "");
   }
 
  private:

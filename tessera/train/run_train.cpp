@@ -57,7 +57,7 @@ class TrainRun {
     meet();
     try {
       const int code = eager::guarded(
-          [&] { return train(); }, *mesh_, [&] { return where(); },
+          [&] { return train(); }, mesh_, [&] { return where(); },
           eager::savings_hint(eager::memory_savings(recipe(), p_.plan, p_.sizes.per_rank, p_.ranks)));
       if (p_.stalled) {
         // Threads hang in files, with references to what would be destroyed now.
@@ -280,7 +280,6 @@ class TrainRun {
     if (p_.ranks.launcher != "local" || is_first()) log_.record(concat("error: ", error.what()));
     // What the user can mend is told by that line; other faults leave their logs.
     if (!began_ && dynamic_cast<const UserError*>(&error) != nullptr) recipe::discard_run_folder(folder_);
-    static_cast<void>(mesh_.release());  // a broken group's destructor may wait for ranks that are gone
   }
 
   Log log_;
