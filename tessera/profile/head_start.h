@@ -8,15 +8,13 @@
 
 namespace tessera::profile {
 
-/// Seconds in which the host queues an update: some launches.
-inline constexpr double kUpdateHeadStart = 0.01;
-
 /// One thread. Does nothing on the CPU.
 class HeadStart {
  public:
   explicit HeadStart(c10::Device device);
   /// Queues matrix products on the thread's current stream that take about this long, at most 50 ms.
   void queue(double seconds);
+  c10::Device device() const { return device_; }
 
  private:
   c10::Device device_;

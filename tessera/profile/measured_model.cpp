@@ -51,6 +51,24 @@ loop::UpdateSettings measured_update(const recipe::Recipe& recipe) {
           .limit = {.may_be_used = true, .loss = std::numeric_limits<double>::infinity()}};
 }
 
+double timed_update(eager::TrainState& state, const at::Tensor& loss, mesh::Mesh& mesh, HeadStart& head_start,
+                    const std::function<void()>& also) {
+  constexpr double kHostSeconds = 0.01;  // in which the host queues an update: some launches
+  const c10::Device device = head_start.device();
+  eager::wait_for(device);
+  head_start.queue(kHostSeconds);
+  const Moment begin(device);
+  eager::StepEnd end(state, loss, {}, mesh);
+  const loop::UpdateSettings settings = measured_update(state.recipe);
+  end.values(settings);
+  end.finish(/*is_used=*/true, settings);
+  state.sharded->parameters_changed();
+  if (also) also();
+  const Moment ended(device);
+  eager::wait_for(device);
+  return begin.seconds_to(ended);
+}
+
 eager::DeviceInput::Input random_input(const arch::ModelConfig& model, int64_t size, c10::Device device) {
   eager::DeviceInput::Input input;
   data::Batch& batch = input.batch;
@@ -98,18 +116,9 @@ std::vector<UnitPass> MeasuredModel::micro_batch(const eager::DeviceInput::Input
 }
 
 double MeasuredModel::update() {
-  eager::wait_for(device_);
-  head_start_.queue(kUpdateHeadStart);
-  const Moment begin(device_);
-  eager::StepEnd end(*state_, loss_, {}, *mesh_);
-  const loop::UpdateSettings settings = measured_update(state_->recipe);
-  end.values(settings);
-  end.finish(/*is_used=*/true, settings);
-  state_->sharded->parameters_changed();
-  if (state_->ema) state_->ema->follow(++updates_);
-  const Moment ended(device_);
-  eager::wait_for(device_);
-  return begin.seconds_to(ended);
+  return timed_update(*state_, loss_, *mesh_, head_start_, [&] {
+    if (state_->ema) state_->ema->follow(++updates_);
+  });
 }
 
 }  // namespace tessera::profile

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,11 @@ recipe::Recipe measured_recipe(recipe::Recipe recipe, std::vector<std::string>* 
 
 /// Of the update behind a measured pass, which changes values by next to nothing.
 loop::UpdateSettings measured_update(const recipe::Recipe& recipe);
+
+/// The end of a step whose backward pass is over, as in a training: seconds of the device from the first
+/// launch, queued behind a head start, to the end of `also`. Waits for the device.
+double timed_update(eager::TrainState& state, const at::Tensor& loss, mesh::Mesh& mesh, HeadStart& head_start,
+                    const std::function<void()>& also = {});
 
 /// Normally distributed images of the model's size, on `device`. Every class in turn.
 eager::DeviceInput::Input random_input(const arch::ModelConfig& model, int64_t size,

@@ -8,16 +8,13 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/median.h"
-#include "tessera/eager/device.h"
 #include "tessera/eager/state.h"
-#include "tessera/eager/step_end.h"
 #include "tessera/eager/task.h"
 #include "tessera/mesh/thread_ranks.h"
 #include "tessera/plan/spans.h"
 #include "tessera/profile/head_start.h"
 #include "tessera/profile/lone_rank.h"
 #include "tessera/profile/measured_model.h"
-#include "tessera/profile/moment.h"
 
 namespace tessera::profile {
 namespace {
@@ -50,17 +47,8 @@ std::vector<double> step_ends(const recipe::Recipe& recipe, const plan::Plan& pl
     const at::Tensor loss = state->task->loss_sum(logits, input.batch, {});
     state->sharded->backward(loss, /*last=*/true);
     mesh.world().barrier("profile");
-    eager::wait_for(device);
-    head_start.queue(kUpdateHeadStart);
-    const Moment begin(device);
-    eager::StepEnd end(*state, loss.detach().to(at::kDouble), {}, mesh);
-    const loop::UpdateSettings settings = measured_update(recipe);
-    end.values(settings);
-    end.finish(/*is_used=*/true, settings);
-    state->sharded->parameters_changed();
-    const Moment ended(device);
-    eager::wait_for(device);
-    if (round > 0) seconds.push_back(begin.seconds_to(ended));
+    const double update = timed_update(*state, loss.detach().to(at::kDouble), mesh, head_start);
+    if (round > 0) seconds.push_back(update);
   }
   return seconds;
 }
