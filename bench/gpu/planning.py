@@ -3,7 +3,7 @@
 import json
 import re
 
-from kit import KIT, Failed
+from kit import KIT, Failed, device_gib
 
 FAR = 0.10  # of a prediction: farther off is a fault
 
@@ -34,7 +34,7 @@ class Sizes:
 
     def __init__(self, kit):
         self.model, self.trained = kit.sized("B/16", 64)
-        self.measured, self.predicted = ((1, 4, 8), (2, 6)) if kit.rehearse else ((8, 32, 128), (64, 96))
+        self.measured, self.predicted = ((1, 4, 8), (2, 6)) if kit.rehearse else ((8, 32, 128), (16, 64, 96))
         self.tensor, self.hosts, self.batch = ((1, 2), "2x8", 64) if kit.rehearse else ((1, 4), "8x8", 4096)
         self.here = ["--set", "run.threads=1"] if kit.rehearse else []
 
@@ -89,11 +89,12 @@ def compare_step(kit, recipe, profile, sizes, batch, recompute):
     seconds = found["seconds"] - stage["seconds"]["data"]
     words = [*sizes.here, *(["--recompute"] if recompute else [])]
     measured = bench_step(kit, sizes, batch, 2 if kit.rehearse else 10, words)
-    # Predictions leave out what graphs are recorded with.
-    plain = bench_step(kit, sizes, batch, 10, [*words, "--set", "run.cuda_graphs=off"]) if kit.gpu else None
     text = add_prediction(kit, f"{sizes.model} at batch {batch}{', recompute' if recompute else ''}",
-                          (seconds, stage["memory"]["memory_bytes"]), (measured["step_seconds"], plain and plain["device_peak_bytes"]))
-    return text + (f" ({1e3 * plain['step_seconds']:.2f} ms without graphs)" if plain else "")
+                          (seconds, stage["memory"]["memory_bytes"]), (measured["step_seconds"], measured.get("device_peak_bytes")))
+    if not kit.gpu:
+        return text
+    plain = bench_step(kit, sizes, batch, 10, [*words, "--set", "run.cuda_graphs=off"])
+    return f"{text} ({1e3 * plain['step_seconds']:.2f} ms, {device_gib(plain):.2f} GiB without graphs)"
 
 
 def plan(kit):

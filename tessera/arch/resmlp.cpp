@@ -150,6 +150,7 @@ Activations activations(const ResMlpConfig& config, double c, bool /*keeps_activ
     result.units.push_back({input, input + inner, inner, share.degree > 1 ? tokens * d : 0});
     result.working = std::max(result.working, tokens * (d + 2 * hidden + exchanged_width(share, d)));
   }
+  result.working_on_gpu = result.working;
   result.units.push_back({input, input + head, head});
   return result;
 }

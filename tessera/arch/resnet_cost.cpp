@@ -84,7 +84,8 @@ Activations activations(const ResNetConfig& config, double c, bool /*keeps_activ
   const double logits = 2 * kFloatBytes * static_cast<double>(config.classes);
   const double head = input + c * features + logits;
   result.units.push_back({input, head, head - input});
-  result.working = std::max(2 * c * largest, logits);  // their gradients, where there are so many
+  result.working = result.working_on_gpu =
+      std::max(2 * c * largest, logits);  // their gradients, where there are so many
   return result;
 }
 

@@ -82,6 +82,7 @@ struct Exchanges {
 struct Activations {
   std::vector<UnitActivations> units;  // in forward order
   double working = 0;                  // gradients of activations, where they take the most
+  double working_on_gpu = 0;           // the same beyond what waits for backward, on a GPU
 };
 
 }  // namespace tessera::arch

@@ -96,6 +96,22 @@ double block_working(const VitConfig& config, double c, const TensorShare& share
   return c * static_cast<double>(config.tokens()) * (d + degree * widest + exchanged_width(share, d));
 }
 
+/// On a GPU, beyond all that the block keeps: when the gradient of GELU's output is made, and when that of
+/// the input of qkv is summed over the tensor group. By then what the MLP kept is free.
+double block_working_on_gpu(const VitConfig& config, double c, bool keeps_activations,
+                            const TensorShare& share) {
+  const auto d = static_cast<double>(config.width), degree = static_cast<double>(share.degree);
+  const auto heads = static_cast<double>(items_of(config.heads, share.degree, share.index).size());
+  const double of_heads = d * heads / static_cast<double>(config.heads);
+  const auto m = static_cast<double>(hidden_of(config.mlp_width, share.degree, share.index));
+  const double exchanged = share.degree > 1 ? d : 0;
+  const double made_again = keeps_activations ? 0 : m;  // GELU's output
+  const double mlp = d + degree * (exchanged + m + made_again);
+  const double freed = degree * (keeps_activations ? 2 * m : m);
+  const double attention = d + degree * (4 * of_heads + 3 * exchanged) - freed;
+  return c * static_cast<double>(config.tokens()) * std::max(mlp, attention);
+}
+
 double classifiers(const VitConfig& config) { return config.distillation_token ? 2 : 1; }
 
 // Logits and their logarithms of softmax.
@@ -133,13 +149,15 @@ Exchanges exchanges(const VitConfig& config, size_t index) {
 Activations activations(const VitConfig& config, double c, bool keeps_activations,
                         const std::vector<TensorShare>& shares) {
   Activations result;
-  result.working = logit_bytes(config);  // their gradients, where there are so many classes
+  result.working = result.working_on_gpu = logit_bytes(config);  // their gradients, where there are so many
   result.units.push_back(stem_activations(config, c));
   for (int64_t i = 1; i <= config.depth; ++i) {
     const TensorShare share = shares.empty() ? TensorShare() : shares.at(static_cast<size_t>(i));
     const int64_t read = i < config.depth ? config.tokens() : config.tokens_read();
     result.units.push_back(block_activations(config, c, read, keeps_activations, share));
     result.working = std::max(result.working, block_working(config, c, share));
+    result.working_on_gpu =
+        std::max(result.working_on_gpu, block_working_on_gpu(config, c, keeps_activations, share));
   }
   result.units.push_back(head_activations(config, c));
   return result;

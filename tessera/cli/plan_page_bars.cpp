@@ -64,6 +64,7 @@ std::vector<BarPiece> pieces_of(const plan::Memory& memory) {
   add("gathered parameters", "green", memory.gathered);
   add("activations", "violet", memory.activations);
   add("program", "grey", memory.program);
+  if (memory.recording > 0) add("recording CUDA graphs", "red", memory.recording);
   return pieces;
 }
 

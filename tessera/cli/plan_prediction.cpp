@@ -133,7 +133,8 @@ nlohmann::ordered_json json_of(const plan::Memory& memory) {
   const auto bytes = [](double value) { return static_cast<int64_t>(value); };
   return {{"states_bytes", bytes(memory.states)},     {"gradients_bytes", bytes(memory.gradients)},
           {"gathered_bytes", bytes(memory.gathered)}, {"activations_bytes", bytes(memory.activations)},
-          {"program_bytes", bytes(memory.program)},   {"memory_bytes", bytes(memory.total())}};
+          {"program_bytes", bytes(memory.program)},   {"recording_bytes", bytes(memory.recording)},
+          {"memory_bytes", bytes(memory.total())}};
 }
 
 }  // namespace
@@ -156,6 +157,9 @@ PredictedRecipe read_predicted(const PredictionQuery& query, const Here& here) {
   PredictedRecipe of{recipe::read_recipe(query.recipe, query.sets),
                      planner::profile_from_json(read_file(query.profile), query.profile)};
   check_profile(query, here, of.recipe, of.profile);
+  if (of.recipe.run.cuda_graphs == recipe::CudaGraphs::kOff) {
+    for (planner::UnitTimes& unit : of.profile.units) unit.replayed = 1;
+  }
   return of;
 }
 
@@ -165,7 +169,7 @@ bool keeps_activations(const PredictedRecipe& of) {
          (wanted == recipe::KeepActivations::kAuto && of.profile.provenance.keeps_activations);
 }
 
-plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t micro_batches) {
+plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t ranks, int64_t micro_batches) {
   const std::string& compute = of.profile.provenance.compute;
   const bool on_cpu = of.profile.provenance.device == "CPU";
   plan::CostInputs inputs =
@@ -174,6 +178,12 @@ plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t micro_batches) {
                                       .accumulates = micro_batches > 1,
                                       .on_cpu = on_cpu});
   inputs.keeps_activations = !on_cpu && keeps_activations(of);
+  const recipe::CudaGraphs graphs = of.recipe.run.cuda_graphs;
+  const bool by_default = ranks == 1 && of.profile.provenance.is_of_gpu();
+  const bool steps =
+      graphs == recipe::CudaGraphs::kStep || (graphs == recipe::CudaGraphs::kAuto && by_default);
+  inputs.records_passes = !on_cpu && (steps || graphs == recipe::CudaGraphs::kPass);
+  inputs.records_update = !on_cpu && steps && recipe::updates_without_host(of.recipe.optimizer);
   return inputs;
 }
 
@@ -210,7 +220,7 @@ Prediction predict(const PredictionQuery& query, const Here& here) {
   question.plan = recipe::make_plan(of.recipe, query.ranks);
   const recipe::BatchSizes sizes = recipe::batch_sizes(of.recipe, question.plan);
   check_size(question.plan, sizes.accumulation);
-  question.inputs = inputs_of(of, sizes.accumulation);
+  question.inputs = inputs_of(of, query.ranks, sizes.accumulation);
   question.batch = sizes.per_rank;
   question.accumulation = sizes.accumulation;
   question.pieces = pieces_of(of.recipe);

@@ -16,6 +16,7 @@
 #include "tessera/eager/buffers_before.h"
 #include "tessera/ops/fault.h"
 #include "tessera/ops/host_values.h"
+#include "tessera/recipe/cost_inputs.h"
 
 namespace tessera::eager {
 namespace {
@@ -403,7 +404,7 @@ std::string recorded_text(const recipe::Recipe& recipe, const plan::Plan& plan, 
   const std::string why = why_not_recorded(recipe, plan, device);
   if (!why.empty()) return concat("eager, not as CUDA graphs: ", why);
   if (graphs == recipe::CudaGraphs::kPass) return "replayed as CUDA graphs";
-  if (recipe.optimizer.name == "adamw" || recipe.optimizer.name == "adam")
+  if (recipe::updates_without_host(recipe.optimizer))
     return "replayed as CUDA graphs, and the update at the step's end";
   return concat("replayed as CUDA graphs, without the update at the step's end: ", recipe.optimizer.name,
                 " needs numbers of the host, AdamW and Adam do not");

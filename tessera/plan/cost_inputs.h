@@ -12,6 +12,9 @@ struct CostInputs {
   double kept_values = 2;     // fp32 values per parameter that the optimizer and a moving average keep
   double batches_ahead = 4;   // micro-batches that the loader decodes ahead: data.prefetch
   bool accumulates = false;   // a step has several micro-batches: gradients of one outlive the next's forward
+  bool on_gpu = false;
+  bool records_passes = false;     // a GPU replays them as CUDA graphs (run.cuda_graphs),
+  bool records_update = false;     // and the step's end
   bool keeps_activations = false;  // outputs of norms and GELUs are kept for backward (arch/vit.h)
   /// Reductions send pieces of at most this many values, over all ranks; 0: a unit's gradient in one piece.
   int64_t piece_values = 0;

@@ -241,6 +241,26 @@ double passes_under_way(const Plan& plan, int64_t stage, const MicroBatchBytes& 
   return most + messages;
 }
 
+/// What recordings of CUDA graphs need at most (eager/recorded_step.cpp), beyond `memory`. Gradients keep
+/// their memory throughout, and there is a copy of them while the replay of a pass is compared with what was
+/// computed kernel by kernel. So there is, between two steps, of all values that an update writes. A
+/// recording reads images from memory of its own. `image`: bytes of a micro-batch's.
+double recording_bytes(const std::vector<SizedUnit>& units, const Plan& plan, const CostInputs& inputs,
+                       double image, const Memory& memory) {
+  const auto compute = static_cast<double>(inputs.compute_bytes);
+  const bool as_made = plan.world == 1 && !inputs.accumulates;
+  double kept = 0, gradients = 0;
+  for (const SizedUnit& unit : units) {
+    kept += kept_bytes(unit, plan, compute);
+    gradients += (as_made ? compute : kFloatBytes) * split_of(unit, plan).shard;
+  }
+  const double others = memory.total() - memory.program;
+  const double pass = others - memory.gradients + 2 * gradients + image;
+  const double images = image * (2 + inputs.batches_ahead);
+  const double update = inputs.records_update ? 2 * (memory.states + kept) + gradients + images : 0;
+  return std::max({pass - others, update - others, 0.0});
+}
+
 /// Of one rank.
 Memory training_memory(const arch::ModelConfig& config, const ModelSpecs& specs, const Plan& plan,
                        CostInputs inputs, int64_t batch, int64_t rank) {
@@ -251,7 +271,8 @@ Memory training_memory(const arch::ModelConfig& config, const ModelSpecs& specs,
                         tensor_shares(plan, rank, /*inference=*/false));
   const auto images = static_cast<double>(batch);
   Memory memory;
-  memory.program = kProgramGrowth;
+  memory.program = inputs.on_gpu ? kGpuWorkspaces : kProgramGrowth;
+  const double working = inputs.on_gpu ? model.working_on_gpu : model.working;
   memory.gathered =
       gathered_bytes(plan, units, inputs, /*trains=*/true) + sums_of_pieces(units, inputs, batch);
   std::vector<double> kept(plan.units.size(), 0);    // bytes of each unit of the plan: activations,
@@ -286,12 +307,13 @@ Memory training_memory(const arch::ModelConfig& config, const ModelSpecs& specs,
   if (plan.stages == 1) {
     // When frozen units run, nothing is kept yet.
     const double waiting = std::accumulate(kept.begin(), kept.end(), 0.0) + again;
-    memory.activations = std::max(waiting, passing) +
-                         images * (image_bytes(config) * (1 + inputs.batches_ahead) + model.working);
+    memory.activations =
+        std::max(waiting, passing) + images * (image_bytes(config) * (1 + inputs.batches_ahead) + working);
+    if (inputs.records_passes) memory.recording = recording_bytes(units, plan, inputs, image, memory);
     return memory;
   }
   memory.activations = passes_under_way(plan, stage, {kept, model.units, image, images}) +
-                       std::max(again, passing) + images * model.working +
+                       std::max(again, passing) + images * working +
                        (stage == 0 ? inputs.batches_ahead * image : 0);
   return memory;
 }
@@ -388,7 +410,8 @@ double saved_bytes(const arch::ModelConfig& config, const Plan& plan, double kep
 std::string parts_text(const Memory& memory) {
   return concat("states ", human_bytes(memory.states), ", gradients ", human_bytes(memory.gradients),
                 ", gathered ", human_bytes(memory.gathered), ", activations ",
-                human_bytes(memory.activations), ", program ", human_bytes(memory.program));
+                human_bytes(memory.activations), ", program ", human_bytes(memory.program),
+                memory.recording > 0 ? concat(", recording ", human_bytes(memory.recording)) : "");
 }
 
 }  // namespace tessera::plan

@@ -14,14 +14,19 @@ namespace tessera::plan {
 /// What any training adds to the idle program: LibTorch's code touched for the first time, stacks of threads.
 inline constexpr double kProgramGrowth = 16.0 * 1024 * 1024;
 
+/// On a GPU, in the place of these: workspaces of cuBLAS, 32 MiB on Hopper for each of the two threads that
+/// queue products (forward, backward).
+inline constexpr double kGpuWorkspaces = 64.0 * 1024 * 1024;
+
 /// Bytes per rank while training, above the idle program. See docs/memory.md for the derivation.
 struct Memory {
   double states = 0;       // master weights, what the optimizer keeps (fp32), as the plan says
   double gradients = 0;    // fp32: what they need at once beyond activations that backward has freed by then
   double gathered = 0;     // compute-dtype parameters of the units gathered at once, and their gradients
   double activations = 0;  // of one micro-batch
-  double program = 0;      // kProgramGrowth
-  double total() const { return states + gradients + gathered + activations + program; }
+  double program = 0;      // kProgramGrowth, or kGpuWorkspaces
+  double recording = 0;    // what recording CUDA graphs needs beyond the other parts
+  double total() const { return states + gradients + gathered + activations + program + recording; }
 };
 
 /// Predicts the peak per rank for `batch` images per rank and micro-batch: of the rank that needs most, where

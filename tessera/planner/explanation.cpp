@@ -124,11 +124,9 @@ const char* largest_part(const plan::Memory& memory) {
     double bytes;
     const char* name;
   };
-  const Part parts[] = {{memory.states, "weights and optimizer states"},
-                        {memory.activations, "activations"},
-                        {memory.gathered, "gathered parameters"},
-                        {memory.gradients, "gradients"},
-                        {memory.program, "the program"}};
+  const Part parts[] = {{memory.states, "weights and optimizer states"}, {memory.activations, "activations"},
+                        {memory.gathered, "gathered parameters"},        {memory.gradients, "gradients"},
+                        {memory.recording, "recording CUDA graphs"},     {memory.program, "the program"}};
   return std::ranges::max_element(parts, {}, &Part::bytes)->name;
 }
 

@@ -52,7 +52,8 @@ ExchangeCost::Seconds ExchangeCost::seconds(double bytes, double messages) const
 
 UnitTable::UnitTable(const Profile& profile) : is_assumed_(profile.provenance.is_assumed()) {
   for (const UnitTimes& unit : profile.units)
-    times_[{unit.kind, unit.tensor, unit.recompute}][unit.batch] = {unit.forward, unit.backward};
+    times_[{unit.kind, unit.tensor, unit.recompute}][unit.batch] = {unit.forward, unit.backward,
+                                                                    unit.replayed};
 }
 
 PassTimes UnitTable::at(const std::string& kind, const plan::UnitPlan& unit, int64_t batch) const {
@@ -65,7 +66,7 @@ PassTimes UnitTable::at(const std::string& kind, const plan::UnitPlan& unit, int
     plan::UnitPlan kept = unit;
     kept.recompute = plan::Recompute::kNone;
     const PassTimes times = at(kind, kept, batch);
-    return {times.forward, times.backward + times.forward};
+    return {times.forward, times.backward + times.forward, times.replayed};
   }
   if (found == times_.end()) {
     user_error({.where = kWhere,
@@ -79,15 +80,20 @@ PassTimes UnitTable::at(const std::string& kind, const plan::UnitPlan& unit, int
   const auto images = static_cast<double>(batch);
   if (by_batch.size() == 1) {
     const double share = images / static_cast<double>(by_batch.begin()->first);
-    return {by_batch.begin()->second.forward * share, by_batch.begin()->second.backward * share};
+    const PassTimes& only = by_batch.begin()->second;
+    return {only.forward * share, only.backward * share, only.replayed};
   }
   auto above = by_batch.lower_bound(batch);  // the segment that holds `batch`, or the nearest
   if (above == by_batch.begin()) ++above;
   if (above == by_batch.end()) --above;
   const auto below = std::prev(above);
   const auto first = static_cast<double>(below->first), second = static_cast<double>(above->first);
-  return {on_line(images, {first, below->second.forward}, {second, above->second.forward}),
-          on_line(images, {first, below->second.backward}, {second, above->second.backward})};
+  const auto between = [&](double PassTimes::*value, double at) {
+    return on_line(at, {first, below->second.*value}, {second, above->second.*value});
+  };
+  // Beyond the measured batches a share stays that of the nearest.
+  return {between(&PassTimes::forward, images), between(&PassTimes::backward, images),
+          between(&PassTimes::replayed, std::clamp(images, first, second))};
 }
 
 namespace {
@@ -185,9 +191,10 @@ LinkCost LinkTable::find(const std::string& operation, const GroupPlace& place) 
                 .problem = concat("the profile has no ", operation, " between ", wanted, transport),
                 .hint = profile_.provenance.is_of_gpu()
                             ? "measure again with tessera plan profile --machine FILE, which describes links"
-                        : leaves_host ? "give the number of ranks of a host, or measure links between hosts"
-                                      : concat("run tessera plan profile with more ranks",
-                                               operation == "send" ? ", an even number" : "", " (--procs)")});
+                        : leaves_host
+                            ? "give the number of ranks of a host, or measure with tessera plan profile-hosts"
+                            : concat("run tessera plan profile with more ranks",
+                                     operation == "send" ? ", an even number" : "", " (--procs)")});
   }
   if (link->kind != place.kind || link->ranks != place.ranks || link->in_host != place.in_host) {
     const auto on_each = [](int64_t ranks) { return concat(", ", ranks, " on each"); };

@@ -19,6 +19,7 @@ namespace tessera::planner {
 /// Seconds of a unit for one micro-batch.
 struct PassTimes {
   double forward = 0, backward = 0;
+  double replayed = 1;  // UnitTimes::replayed
 };
 
 /// Times of units by kind, tensor degree and recompute, as a function of the images of a rank.

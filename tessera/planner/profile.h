@@ -21,6 +21,7 @@ struct UnitTimes {
   double forward = 0;   // seconds
   double backward = 0;  // seconds, with what is computed again
   double spread = 0;    // of forward + backward over the rounds: (third quartile - first) / median
+  double replayed = 1;  // share of these seconds that a GPU takes where it replays CUDA graphs
   bool operator==(const UnitTimes&) const = default;
 };
 

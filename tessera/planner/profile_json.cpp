@@ -40,10 +40,12 @@ Json to_json(const Provenance& from) {
 }
 
 Json to_json(const UnitTimes& unit) {
-  return {{"kind", unit.kind},       {"tensor", unit.tensor},
-          {"batch", unit.batch},     {"recompute", plan::to_string(unit.recompute)},
-          {"forward", unit.forward}, {"backward", unit.backward},
-          {"spread", unit.spread}};
+  Json json = {{"kind", unit.kind},       {"tensor", unit.tensor},
+               {"batch", unit.batch},     {"recompute", plan::to_string(unit.recompute)},
+               {"forward", unit.forward}, {"backward", unit.backward},
+               {"spread", unit.spread}};
+  if (unit.replayed != 1) json["replayed"] = unit.replayed;
+  return json;
 }
 
 Json to_json(const LinkTimes& link) {
@@ -102,7 +104,8 @@ Provenance provenance_of(const JsonFields& fields, const Json& json) {
 }
 
 UnitTimes unit_of(const JsonFields& fields, const Json& json, const std::vector<std::string>& kinds) {
-  fields.keys(json, "a unit", {"kind", "tensor", "batch", "recompute", "forward", "backward", "spread"});
+  fields.keys(json, "a unit", {"kind", "tensor", "batch", "recompute", "forward", "backward", "spread"},
+              {"replayed"});
   UnitTimes unit;
   unit.kind = kinds[fields.choice_of_names(json, "kind", kinds)];
   unit.tensor = fields.integer(json, "tensor", 1, kMostRanks);
@@ -111,6 +114,7 @@ UnitTimes unit_of(const JsonFields& fields, const Json& json, const std::vector<
   unit.forward = fields.number_above(json, "forward", 0);
   unit.backward = fields.number_above(json, "backward", 0);
   unit.spread = fields.number_of_at_least(json, "spread", 0);
+  if (json.contains("replayed")) unit.replayed = fields.number_above(json, "replayed", 0);
   return unit;
 }
 

@@ -54,7 +54,11 @@ double accumulation_seconds(const Profile& profile, const plan::UnitMessages& un
 UnitCost unit_cost(const ProfileTables& tables, const StepQuestion& question, LinkTable& links, int64_t stage,
                    size_t index) {
   const plan::UnitPlan& unit = question.plan.units[index];
-  const PassTimes times = tables.units.at(tables.kinds[index], unit, question.batch);
+  PassTimes times = tables.units.at(tables.kinds[index], unit, question.batch);
+  if (question.plan.world == 1) {  // the default of run.cuda_graphs
+    times.forward *= times.replayed;
+    times.backward *= times.replayed;
+  }
   UnitCost cost{.forward = times.forward, .backward = times.backward};
   if (!unit.is_cut()) return cost;
   const plan::PassBytes bytes =

@@ -8,8 +8,11 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/eager/device.h"
+#include "tessera/eager/pass.h"
+#include "tessera/eager/recorded_step.h"
 #include "tessera/eager/step_end.h"
 #include "tessera/eager/task.h"
+#include "tessera/ops/device_graph.h"
 #include "tessera/profile/lone_rank.h"
 #include "tessera/profile/moment.h"
 #include "tessera/profile/pass_times.h"
@@ -101,7 +104,8 @@ MeasuredModel::MeasuredModel(const recipe::Recipe& recipe, const MeasuredLayout&
 std::vector<UnitPass> MeasuredModel::micro_batch(const eager::DeviceInput::Input& input, bool last) {
   constexpr double kReserve = 1.3;  // the host is not always as fast
   eager::wait_for(device_);
-  head_start_.queue(kReserve * host_seconds_);
+  head_start_seconds_ = kReserve * host_seconds_;
+  head_start_.queue(head_start_seconds_);
   const auto start = std::chrono::steady_clock::now();
   return traced_units(
       [&] {
@@ -113,6 +117,29 @@ std::vector<UnitPass> MeasuredModel::micro_batch(const eager::DeviceInput::Input
         host_seconds_ = seconds_since(start);
       },
       device_);
+}
+
+std::vector<double> MeasuredModel::replayed_passes(eager::DeviceInput::Input& input, int64_t rounds) {
+  constexpr double kHeadStart = 0.002;  // of a copy and two launches
+  if (!eager::why_not_recorded(state_->recipe, plan_, device_).empty()) return {};
+  eager::RecordedStep recorded(ops::device_graphs(device_), /*with_update=*/false);
+  const eager::Pass pass{
+      .input = input, .teacher_logits = {}, .samples = input.batch.step_size, .key = 1, .seen = nullptr};
+  std::vector<double> seconds;
+  const int64_t before = eager::RecordedStep::kEagerBefore + 2;  // recording, and a first replay
+  for (int64_t i = 0; i < before + rounds; ++i) {
+    eager::wait_for(device_);
+    head_start_.queue(kHeadStart);
+    const Moment begin(device_);
+    recorded.run(*state_, pass, *mesh_);
+    const Moment end(device_);
+    eager::wait_for(device_);
+    forget_gradients();
+    if (i >= before) seconds.push_back(begin.seconds_to(end));
+  }
+  state_->sharded->keep_gradients(false);
+  forget_gradients();
+  return recorded.replays() > rounds ? seconds : std::vector<double>();
 }
 
 double MeasuredModel::update() {

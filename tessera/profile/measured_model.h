@@ -55,6 +55,11 @@ class MeasuredModel {
   /// Forward and backward. `last`: of an optimizer step's micro-batches. On a device, behind a head start for
   /// the host: times are the device's own, as where passes are replayed as graphs.
   std::vector<UnitPass> micro_batch(const eager::DeviceInput::Input& input, bool last);
+  /// Was the head start of the last micro_batch() shorter than the host took? Then its times are too long.
+  bool waited_for_host() const { return !device_.is_cpu() && host_seconds_ > head_start_seconds_; }
+  /// Seconds of as many passes over `input` that are replayed as a CUDA graph, one by one; empty where the
+  /// device cannot record them. Requires: without optimizer.
+  std::vector<double> replayed_passes(eager::DeviceInput::Input& input, int64_t rounds);
   void forget_gradients() { state_->sharded->parameters_changed(); }
   /// Seconds of the step's end: votes, gradient norm, clipping, optimizer, moving average; on a device as
   /// those of micro_batch(). Requires: with_optimizer; a last micro-batch before it.
@@ -63,7 +68,8 @@ class MeasuredModel {
  private:
   c10::Device device_;
   HeadStart head_start_;
-  double host_seconds_ = 0;  // in which the host queued the micro-batch before
+  double host_seconds_ = 0;        // in which the host queued the micro-batch before
+  double head_start_seconds_ = 0;  // that it had
   plan::Plan plan_;
   std::unique_ptr<mesh::Mesh> mesh_;
   std::unique_ptr<eager::TrainState> state_;

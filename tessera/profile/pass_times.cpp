@@ -27,7 +27,8 @@
 namespace tessera::profile {
 namespace {
 
-constexpr int64_t kMostBlocks = 3;      // of the measured model: two ordinary ones and the last
+constexpr int64_t kMoreBlocks = 5;      // of the deeper model whose replays are measured as well
+constexpr int64_t kMostAttempts = 3;    // at passes whose head start was too short
 constexpr double kSumHeadStart = 0.01;  // seconds
 constexpr int64_t kSumRounds = 3;       // for each of the others: small differences of long passes
 constexpr int64_t kCacheBytes = int64_t{64} << 20, kDeviceCacheBytes = int64_t{256} << 20;  // more than fits
@@ -46,11 +47,13 @@ struct UnitKey {
 /// What the rounds found.
 struct Found {
   std::map<UnitKey, std::vector<UnitPass>> units;
+  std::map<UnitKey, double> replayed;                         // shares, of a device, which has one rank
   std::vector<double> widen, accumulate, add_sum, optimizer;  // seconds for a value
 
   void add(const Found& other) {
     for (const auto& [key, passes] : other.units)
       units[key].insert(units[key].end(), passes.begin(), passes.end());
+    replayed.insert(other.replayed.begin(), other.replayed.end());
     for (const auto list : {&Found::widen, &Found::accumulate, &Found::add_sum, &Found::optimizer})
       (this->*list).insert((this->*list).end(), (other.*list).begin(), (other.*list).end());
   }
@@ -97,11 +100,67 @@ class MeasuringRank {
       for (const Input& input : batches_) {
         for (size_t i = 0; i < models.size(); ++i) {
           meet_();
-          const std::vector<UnitPass> passes = models[i]->micro_batch(input, /*last=*/true);
-          models[i]->forget_gradients();
+          const std::vector<UnitPass> passes = undisturbed_pass(*models[i], input);
           if (round > 0) note(passes, models[i]->plan(), {0, "", tensor, input.batch.size, modes[i]});
         }
       }
+    }
+    const bool replays = settings_.recipe.run.cuda_graphs != recipe::CudaGraphs::kOff;
+    for (size_t i = 0; tensor == 1 && replays && i < models.size(); ++i)
+      measure_replays(*models[i], modes[i]);
+  }
+
+  /// Again while the device had to wait for the host.
+  static std::vector<UnitPass> undisturbed_pass(MeasuredModel& model, const Input& input) {
+    std::vector<UnitPass> passes;
+    for (int64_t attempt = 0; attempt < kMostAttempts; ++attempt) {
+      passes = model.micro_batch(input, /*last=*/true);
+      model.forget_gradients();
+      if (!model.waited_for_host()) break;
+    }
+    return passes;
+  }
+
+  /// Requires: measured rounds of `model`.
+  void measure_replays(MeasuredModel& model, plan::Recompute mode) {
+    recipe::Recipe recipe = recipe_;
+    recipe.model = model_of_few_blocks(settings_.recipe.model, nullptr, kMoreBlocks);
+    const auto added = static_cast<double>(std::ssize(arch::unit_names(recipe.model)) - std::ssize(kinds_));
+    std::unique_ptr<MeasuredModel> deeper;
+    if (added > 0)
+      deeper = std::make_unique<MeasuredModel>(recipe, MeasuredLayout{.recompute = mode}, settings_.on);
+    for (Input& input : batches_) {
+      const std::vector<double> few = model.replayed_passes(input, settings_.rounds);
+      if (few.empty()) return;
+      const std::vector<double> more =
+          deeper ? deeper->replayed_passes(input, settings_.rounds) : std::vector<double>();
+      const double block = more.empty() ? 0 : (median(more) - median(few)) / added;
+      note_replayed(model.plan(), input.batch.size, median(few), block);
+    }
+  }
+
+  /// `pass`, `block`: seconds of a replayed pass, and of one of its ordinary blocks; 0: not known.
+  void note_replayed(const plan::Plan& plan, int64_t batch, double pass, double block) {
+    double all = 0, blocks = 0, replayed_blocks = 0;  // seconds of units that were queued kernel by kernel
+    const auto key_of = [&](size_t i) {
+      const auto place = static_cast<size_t>(std::ranges::find(kinds_, kinds_[i]) - kinds_.begin());
+      return UnitKey{place, kinds_[i], 1, batch, plan.units[i].recompute};
+    };
+    const auto is_block = [&](size_t i) { return block > 0 && kinds_[i] == kinds_[1]; };
+    for (size_t i = 0; i < kinds_.size(); ++i) {
+      std::vector<double> seconds;
+      for (const UnitPass& one : found_.units.at(key_of(i))) seconds.push_back(one.forward + one.backward);
+      all += median(seconds);
+      if (!is_block(i)) continue;
+      blocks += median(seconds);
+      replayed_blocks += block;
+    }
+    const double others = all > blocks ? (pass - replayed_blocks) / (all - blocks) : 0;
+    for (size_t i = 0; i < kinds_.size(); ++i) {
+      const double share = is_block(i) && others > 0 ? replayed_blocks / blocks
+                           : others > 0              ? others
+                                                     : pass / all;
+      found_.replayed.emplace(key_of(i), share);
     }
   }
 
@@ -202,29 +261,36 @@ double relative_spread(std::vector<double> values) {
   return middle > 0 ? (quartile(0.75) - quartile(0.25)) / middle : 0;
 }
 
-UnitTimes times_of(const UnitKey& key, const std::vector<UnitPass>& passes) {
+UnitTimes times_of(const UnitKey& key, const std::vector<UnitPass>& passes, double replayed) {
   std::vector<double> forward, backward, both;
   for (const UnitPass& pass : passes) {
     forward.push_back(pass.forward);
     backward.push_back(pass.backward);
     both.push_back(pass.forward + pass.backward);
   }
-  return {key.kind,         key.tensor,           key.batch, key.recompute, median(forward),
-          median(backward), relative_spread(both)};
+  return {key.kind,
+          key.tensor,
+          key.batch,
+          key.recompute,
+          median(forward),
+          median(backward),
+          relative_spread(both),
+          replayed};
 }
 
 template <class Config>
-bool keep_few_blocks(arch::ModelConfig* model) {
+bool keep_few_blocks(arch::ModelConfig* model, int64_t most) {
   auto* config = std::get_if<Config>(&model->of);
-  if (config != nullptr) config->depth = std::min(config->depth, kMostBlocks);
+  if (config != nullptr) config->depth = std::min(config->depth, most);
   return config != nullptr;
 }
 
 }  // namespace
 
-arch::ModelConfig model_of_few_blocks(const arch::ModelConfig& model, std::vector<std::string>* kinds) {
+arch::ModelConfig model_of_few_blocks(const arch::ModelConfig& model, std::vector<std::string>* kinds,
+                                      int64_t most) {
   arch::ModelConfig few = model;
-  if (!keep_few_blocks<arch::VitConfig>(&few)) keep_few_blocks<arch::ResMlpConfig>(&few);
+  if (!keep_few_blocks<arch::VitConfig>(&few, most)) keep_few_blocks<arch::ResMlpConfig>(&few, most);
   if (kinds == nullptr) return few;
   constexpr size_t kAtEnd = 2;  // the last block and the head
   const std::vector<std::string> whole = planner::unit_kinds(model);
@@ -257,7 +323,10 @@ PassTimes measure_passes(const PassSettings& settings) {
   Found found;
   for (const Found& rank : of_ranks) found.add(rank);
   PassTimes times;
-  for (const auto& [key, passes] : found.units) times.units.push_back(times_of(key, passes));
+  for (const auto& [key, passes] : found.units) {
+    const auto replayed = found.replayed.find(key);
+    times.units.push_back(times_of(key, passes, replayed == found.replayed.end() ? 1 : replayed->second));
+  }
   times.widen_seconds = std::max(0.0, median(found.widen));
   times.accumulate_seconds = std::max(0.0, median(found.accumulate));
   times.add_sum_seconds = median(found.add_sum);

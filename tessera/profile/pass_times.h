@@ -27,7 +27,8 @@ struct PassSettings {
 struct PassTimes {
   /// Of every kind of unit with each batch size, in the model's order. Whole units have Recompute::kNone, and
   /// blocks kAll as well; for a tensor-parallel degree above 1, blocks that it cuts have kNone, kAll and
-  /// kKeepSums.
+  /// kKeepSums. Replayed passes are measured of whole units, where the device records them and the recipe's
+  /// run.cuda_graphs is not "off": in two models of different depth, whose difference is that of blocks.
   std::vector<planner::UnitTimes> units;
   // As in planner::Profile.
   double widen_seconds = 0, accumulate_seconds = 0, add_sum_seconds = 0, optimizer_seconds = 0;
@@ -41,8 +42,11 @@ struct PassTimes {
 /// degree could cut.
 PassTimes measure_passes(const PassSettings& settings);
 
-/// The model with at most 3 blocks (transformers and ResMLPs; other models as they are). `kinds`: if not
+inline constexpr int64_t kFewBlocks = 3;  // two ordinary ones and the last
+
+/// The model with at most `most` blocks (transformers and ResMLPs; other models as they are). `kinds`: if not
 /// null, gets the kind of each of its units in the whole model (planner::unit_kinds). Pure.
-arch::ModelConfig model_of_few_blocks(const arch::ModelConfig& model, std::vector<std::string>* kinds);
+arch::ModelConfig model_of_few_blocks(const arch::ModelConfig& model, std::vector<std::string>* kinds,
+                                      int64_t most = kFewBlocks);
 
 }  // namespace tessera::profile

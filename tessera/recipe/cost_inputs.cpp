@@ -6,17 +6,29 @@
 
 namespace tessera::recipe {
 
+namespace {
+
+/// A GPU has this micro-batch's and the next one's images as bytes, each a quarter of the numbers.
+constexpr double kBytesOnGpu = 2 * 0.25;
+
+}  // namespace
+
 plan::CostInputs cost_inputs(const Recipe& recipe, const CostFacts& facts) {
   return {.compute_bytes = facts.compute_bytes,
           .reduce_bytes = facts.reduce_bytes,
           .kept_values = kept_numbers(recipe),
-          .batches_ahead = static_cast<double>(recipe.data.prefetch),
+          .batches_ahead = facts.on_cpu ? static_cast<double>(recipe.data.prefetch) : kBytesOnGpu,
           .accumulates = facts.accumulates,
+          .on_gpu = !facts.on_cpu,
           .keeps_activations = !facts.on_cpu && recipe.run.keep_activations == KeepActivations::kAlways,
           .piece_values = mesh::kPieceValues,
           .pieces_at_once = mesh::kPiecesAtOnce,
           .frozen_units = frozen_units(recipe.model, recipe.optimizer),
           .tensor_pieces = facts.on_cpu && recipe.parallel.pieces != 1};
+}
+
+bool updates_without_host(const OptimizerRecipe& optimizer) {
+  return optimizer.name == "adamw" || optimizer.name == "adam";
 }
 
 }  // namespace tessera::recipe

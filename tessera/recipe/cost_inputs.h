@@ -18,4 +18,7 @@ struct CostFacts {
 
 plan::CostInputs cost_inputs(const Recipe& recipe, const CostFacts& facts);
 
+/// Can a GPU make an update without numbers of the host, so that it may be recorded as a CUDA graph?
+bool updates_without_host(const OptimizerRecipe& optimizer);
+
 }  // namespace tessera::recipe

@@ -33,6 +33,7 @@
 #include "tessera/profile/slowdown.h"
 #include "tessera/profile/step_end_time.h"
 #include "tessera/train/commands.h"
+#include "tessera/train/print_links.h"
 #include "tessera/train/profile_scope.h"
 
 namespace tessera::train {
@@ -139,25 +140,16 @@ void print_head(const Measured& what, const planner::Profile& profile) {
 }
 
 void print_units(const planner::Profile& profile) {
-  std::printf("\n%-12s %6s %6s %-9s %12s %12s %8s\n", "unit", "tensor", "batch", "recompute", "forward ms",
-              "backward ms", "spread");
+  const bool replays =
+      std::ranges::any_of(profile.units, [](const auto& unit) { return unit.replayed != 1; });
+  std::printf("\n%-12s %6s %6s %-9s %12s %12s %8s%s\n", "unit", "tensor", "batch", "recompute", "forward ms",
+              "backward ms", "spread", replays ? "   replayed" : "");
   for (const planner::UnitTimes& unit : profile.units) {
-    std::printf("%-12s %6ld %6ld %-9s %12.3f %12.3f %6.1f %%\n", unit.kind.c_str(),
+    std::printf("%-12s %6ld %6ld %-9s %12.3f %12.3f %6.1f %%", unit.kind.c_str(),
                 static_cast<long>(unit.tensor), static_cast<long>(unit.batch),
                 plan::to_string(unit.recompute).c_str(), 1e3 * unit.forward, 1e3 * unit.backward,
                 100 * unit.spread);
-  }
-  std::fflush(stdout);
-}
-
-void print_links(const planner::Profile& profile) {
-  if (profile.links.empty()) return;
-  std::printf("\n%-15s %-9s %-14s %5s %12s %10s %8s\n", "messages", "group", "transport", "ranks",
-              "latency us", "GB/s", "spread");
-  for (const planner::LinkTimes& link : profile.links) {
-    std::printf("%-15s %-9s %-14s %5ld %12.1f %10.3f %6.1f %%\n", link.operation.c_str(), link.kind.c_str(),
-                link.transport.c_str(), static_cast<long>(link.ranks), 1e6 * link.latency,
-                1e-9 * link.bytes_per_second, 100 * link.spread);
+    std::printf(unit.replayed != 1 ? "   x %.3f\n" : "\n", unit.replayed);
   }
   std::fflush(stdout);
 }
@@ -230,7 +222,7 @@ void measure_messages(const Measured& what, const profile::PassSettings& passes,
                                     .rounds = what.job.rounds,
                                     .timeout = recipe::timeout_of(recipe.run)};
   profile->links = profile::measure_links(links);
-  if (what.prints()) print_links(*profile);
+  if (what.prints()) print_links(profile->links);
   const profile::Slowdown slowdown = profile::measure_slowdown(passes, links);
   profile->compute_slowdown = slowdown.compute;
   profile->link_slowdown = slowdown.link;

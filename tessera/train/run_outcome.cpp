@@ -20,6 +20,7 @@
 #include "tessera/monitor/report.h"
 #include "tessera/plan/memory.h"
 #include "tessera/plan/spans.h"
+#include "tessera/recipe/cost_inputs.h"
 #include "tessera/train/environment.h"
 
 namespace tessera::train {
@@ -42,8 +43,11 @@ nlohmann::ordered_json communication(mesh::Mesh& mesh) {
 
 /// Of a pipeline's stage, where the run's prediction is of the one that needs most.
 double predicted_of_rank(const Prepared& p, int64_t rank) {
-  const auto inputs = eager::cost_inputs(
+  plan::CostInputs inputs = eager::cost_inputs(
       eager::with_kept_activations(p.job.recipe, p.choices.keeps_activations), p.ranks.world, p.device);
+  inputs.records_passes = p.choices.graphs != recipe::CudaGraphs::kOff;
+  inputs.records_update =
+      p.choices.graphs == recipe::CudaGraphs::kStep && recipe::updates_without_host(p.job.recipe.optimizer);
   const auto stages = plan::predict_stage_memory(p.job.recipe.model, p.plan, inputs, p.sizes.per_rank);
   const double own = stages[static_cast<size_t>(plan::stage_of(p.plan, rank))].total();
   if (!p.device.is_cpu()) {  // a checkpoint's copy lies in the host's memory

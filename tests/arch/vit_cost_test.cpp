@@ -75,6 +75,20 @@ TEST(Activations, KeptOutputsOfNormsAndGelus) {
   EXPECT_EQ(more(1), 17 * 2 * 2 * 64);
 }
 
+// When backward has the gradient of GELU's output: that of the stream, and of a tensor group the gathered
+// one.
+TEST(Activations, AGpuWorksWithLessThanTheCpu) {
+  VitConfig config = small_config();
+  EXPECT_EQ(activations(config, 2, true).working_on_gpu, 2 * 17 * (64 + 256));
+  EXPECT_EQ(activations(config, 2, false).working_on_gpu, 2 * 17 * (64 + 256 + 256)) << "GELU's output again";
+  const TensorShare half{.degree = 2, .index = 0, .keeps_gathered = true};
+  const std::vector<TensorShare> shares = {{}, half, half, {}};
+  EXPECT_EQ(activations(config, 2, true, shares).working_on_gpu, 2 * 17 * (64 + 2 * (64 + 128)));
+  config.mlp_width = 64;  // then the input of qkv takes more: beside queries, keys, values and the output
+  EXPECT_EQ(activations(config, 2, true, shares).working_on_gpu,
+            2 * 17 * (64 + 2 * (4 * 32 + 3 * 64) - 2 * 2 * 32));
+}
+
 TEST(Activations, ManyClassesHaveMoreGradientsThanABlock) {
   VitConfig config = small_config();
   const double of_block = activations(config, 2).working;

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "tessera/mesh/cuda_plugin.h"
+#include "tessera/ops/device_graph.h"
 #include "tessera/ops/device_kernels.h"
 #include "tessera/ops/device_linear.h"
 
@@ -40,6 +41,25 @@ inline at::Device use_gpu(int index) {
   c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
   return device;
 }
+
+/// While it lives, this thread computes on a stream of its own, and GPUs record.
+class Recording {
+ public:
+  explicit Recording(at::Device gpu)
+      : streams_(at::kCUDA), before_(streams_.exchangeStream(streams_.getStreamFromGlobalPool(gpu))) {
+    ops::use_device_graphs(mesh::open_cuda().plugin->make_graph, at::kCUDA);
+  }
+  ~Recording() {
+    ops::use_device_graphs(nullptr, at::kCUDA);
+    streams_.exchangeStream(before_);
+  }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+ private:
+  c10::impl::VirtualGuardImpl streams_;
+  c10::Stream before_;
+};
 
 /// GPUs have the kernels and products while one lives.
 class UsingKernels {

@@ -71,5 +71,30 @@ TEST(CudaProfile, EveryUnitHasTimes) {
   EXPECT_GT(measure_step_end(profiled_recipe(), 1, 1, device), 0);
 }
 
+TEST(CudaProfile, ReplaysAreMeasuredOfEveryWholeUnit) {
+  TESSERA_NEEDS_GPUS(1);
+  const at::Device gpu = testing::use_gpu(0);
+  const testing::UsingKernels kernels;
+  const testing::Recording recording(gpu);
+  recipe::Recipe recipe = profiled_recipe();
+  const auto shares = [&] {
+    std::vector<double> found;
+    const PassTimes times = measure_passes(
+        {.recipe = recipe, .tensor = {1, 2}, .batches = {2, 8}, .rounds = 3, .on = {gpu, true}});
+    for (const planner::UnitTimes& unit : times.units) {
+      if (unit.tensor == 1) found.push_back(unit.replayed);
+      EXPECT_TRUE(unit.tensor == 1 || unit.replayed == 1);
+    }
+    return found;
+  };
+  for (const double share : shares()) {
+    EXPECT_NE(share, 1);
+    EXPECT_GT(share, 0.1);
+    EXPECT_LT(share, 1.2) << "of kernels that follow each other faster";
+  }
+  recipe.run.cuda_graphs = recipe::CudaGraphs::kOff;
+  for (const double share : shares()) EXPECT_EQ(share, 1);
+}
+
 }  // namespace
 }  // namespace tessera::profile

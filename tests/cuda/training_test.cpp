@@ -177,20 +177,6 @@ TEST(CudaOffload, CopiesAreCompleteAfterTheWait) {
   }
 }
 
-/// While it lives, this thread computes on a stream of its own, and recordings are made.
-class Recording {
- public:
-  explicit Recording(at::Device gpu)
-      : streams_(at::kCUDA), before_(streams_.exchangeStream(streams_.getStreamFromGlobalPool(gpu))) {}
-  ~Recording() { streams_.exchangeStream(before_); }
-  Recording(const Recording&) = delete;
-  Recording& operator=(const Recording&) = delete;
-
- private:
-  c10::impl::VirtualGuardImpl streams_;
-  c10::Stream before_;
-};
-
 struct Replayed {
   Curve curve;
   std::vector<StepResult> steps;
@@ -200,13 +186,12 @@ struct Replayed {
 /// A training of 20 steps, or more, with run.cuda_graphs = `graphs`.
 Replayed train_with_graphs(at::Device gpu, Sets sets, const char* graphs, int64_t steps = 20,
                            const Factors& factors = {}) {
-  ops::use_device_graphs(mesh::open_cuda().plugin->make_graph, at::kCUDA);
   sets.push_back(concat("run.cuda_graphs=", graphs));
   const recipe::Recipe recipe = make_recipe(sets);
   Replayed result;
   testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
     testing::use_gpu(gpu.index());
-    const Recording recording(gpu);
+    const testing::Recording recording(gpu);
     const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true, gpu);
     train_with_factors(*state, mesh, steps, factors, result.curve, /*as_bytes=*/false, &result.steps);
     if (!state->recorded) return;
@@ -214,7 +199,6 @@ Replayed train_with_graphs(at::Device gpu, Sets sets, const char* graphs, int64_
     result.passes = state->recorded->replays();
     result.updates = state->recorded->update_replays();
   });
-  ops::use_device_graphs(nullptr, at::kCUDA);
   return result;
 }
 
@@ -354,12 +338,11 @@ TEST(CudaTraining, MemoryDoesNotGrow) {
   const testing::UsingKernels kernels;
   for (const char* graphs : {"off", "pass", "step"}) {
     SCOPED_TRACE(graphs);
-    ops::use_device_graphs(mesh::open_cuda().plugin->make_graph, at::kCUDA);
     const recipe::Recipe recipe =
         make_recipe({concat("run.cuda_graphs=", graphs), "precision.compute=bf16", "train.steps=20"});
     testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
       testing::use_gpu(gpu.index());
-      const Recording recording(gpu);
+      const testing::Recording recording(gpu);
       const auto state = assemble(recipe, make_plan(recipe, 1), mesh, true, gpu);
       Curve curve;
       train_until(*state, mesh, 5, curve);
@@ -371,7 +354,6 @@ TEST(CudaTraining, MemoryDoesNotGrow) {
       wait_for(gpu);
       EXPECT_LE(device_memory(gpu)->bytes, before + (1 << 20));
     });
-    ops::use_device_graphs(nullptr, at::kCUDA);
   }
 }
 

@@ -50,6 +50,30 @@ TEST(Memory, States) {
   EXPECT_EQ(memory(Level::kZero3, 1000, kFp32).states, 12 * 4);
 }
 
+TEST(Memory, RecordingsCopyWhatTheyCompare) {
+  CostInputs inputs = kBf16;
+  inputs.on_gpu = true;
+  const Memory plain = memory(Level::kReplicate, 1, inputs);
+  EXPECT_EQ(plain.program, kGpuWorkspaces);
+  EXPECT_EQ(plain.recording, 0);
+  inputs.records_passes = true;
+  // Of a pass: all gradients, as they are made in bf16, twice, and the images it reads.
+  const double image = 4 * 4 * 4;
+  const Memory many = memory(Level::kReplicate, 1, inputs, false, 1, 100);
+  EXPECT_EQ(many.recording, 2 * 2 * 1315 - many.gradients + 100 * image);
+  inputs.accumulates = true;  // in fp32
+  const Memory added = memory(Level::kReplicate, 1, inputs, false, 1, 100);
+  EXPECT_EQ(added.recording, 2 * 4 * 1315 - added.gradients + 100 * image);
+  inputs.accumulates = false;
+  inputs.records_update = true;
+  inputs.batches_ahead = 0.5;
+  // Of an update: the states and the copies in bf16 twice, the gradients, and images.
+  const Memory few = memory(Level::kReplicate, 1, inputs);
+  EXPECT_EQ(few.total() - few.program, (2 * (12 + 2) + 2) * 1315 + 2.5 * image);
+  EXPECT_EQ(memory(Level::kReplicate, 1, inputs, false, 1, 100).recording, many.recording)
+      << "a pass needs more";
+}
+
 // 4 bytes a number. A block of one image keeps 1120 bytes, the head 88: backward frees them before the next
 // unit's gradients come. With one image that is less than a block's 2400, with many it is more.
 TEST(Memory, GradientsBeyondActivationsThatAreFreed) {

@@ -119,10 +119,12 @@ TEST(ProfileJson, KeysOfProfilesOfGpusAreOptional) {
   Profile profile = sample();
   EXPECT_EQ(to_json(profile).find("assumed_links"), std::string::npos);
   EXPECT_EQ(to_json(profile).find("keeps_activations"), std::string::npos);
+  EXPECT_EQ(to_json(profile).find("replayed"), std::string::npos);
   profile.provenance.device = "NVIDIA H100";
   profile.provenance.memory_bytes = 80'000'000'000;
   profile.provenance.assumed_links = "abacus: a data sheet";
   profile.provenance.keeps_activations = true;
+  profile.units[1].replayed = 0.75;
   EXPECT_EQ(profile_from_json(to_json(profile), "test"), profile);
 }
 

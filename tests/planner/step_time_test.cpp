@@ -109,6 +109,25 @@ TEST(StepTime, OneRankTakesTheSumOfItsPasses) {
   expect_parts_add_up(time);
 }
 
+/// A run of one rank replays its passes; several ranks do not.
+TEST(StepTime, ReplayedPassesTakeTheirShare) {
+  Profile profile = profile_of(3, {1, 2}, {10, 20}, {3, 4});
+  set_links(profile, {});
+  const auto compute = [&](int64_t world, int64_t batch) {
+    return predict_step(profile, {.plan = plan_of(3, world), .batch = batch}).stages[0].parts.compute;
+  };
+  const double ends = 1 + 2 + 3 + 4, blocks = 3 * (10 + 20);
+  EXPECT_NEAR(compute(1, 2), ends + blocks, kNear);
+  for (UnitTimes& unit : profile.units) {
+    if (unit.kind == "blocks.0" && unit.recompute == plan::Recompute::kNone)
+      unit.replayed = unit.batch == 1 ? 0.5 : 0.9;
+  }
+  EXPECT_NEAR(compute(1, 1), ends + 0.5 * blocks, kNear);
+  EXPECT_NEAR(compute(1, 2), ends + 0.9 * blocks, kNear);
+  EXPECT_NEAR(compute(1, 8), ends + 0.9 * blocks, kNear) << "as with the largest batch";
+  EXPECT_NEAR(compute(2, 1), ends + blocks, kNear);
+}
+
 /// Seconds for a value, of m micro-batches with the profile's 1e-6 for the first, 1e-5 for each later one and
 /// 1e-4 for each later sum. zero1 holds whole gradients in fp32, zero2 and zero3 sums of half of them.
 TEST(StepTime, GradientsAreHeldAsTheLevelDoes) {
@@ -567,7 +586,7 @@ TEST(StepTime, ErrorsNameWhatTheProfileLacks) {
               predict_step(profile, {.plan = plan_of(1, 4, plan::Level::kZero3), .ranks_of_host = 2});
             }),
             "[planner.predict_step] the profile has no all_gather between 4 ranks of several hosts; give the "
-            "number of ranks of a host, or measure links between hosts");
+            "number of ranks of a host, or measure with tessera plan profile-hosts");
   EXPECT_EQ(error_text([&] { predict_step(profile, {.plan = plan_of(2, 1)}); }),
             "[planner.predict_step] the plan has 4 units: expected the 3 units of the model");
 }
