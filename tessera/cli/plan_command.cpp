@@ -150,7 +150,8 @@ Examples:
   tessera plan import "nproc_per_node=4, pp_deg=2, global_tp_deg=2, global_tp_consec=0, fsdp=0" \
       --recipe recipes/vit_huge.toml
   tessera plan import --pp_deg 2 --global_tp_deg 2 --sdp 1 --ranks 8 --recipe recipes/vit_huge.toml)");
-  const Action profile = add_plan_profile(*plan), assume = add_plan_assume(*plan);
+  const Action profile = add_plan_profile(*plan), profile_hosts = add_plan_profile_hosts(*plan);
+  const Action assume = add_plan_assume(*plan);
   const Action predict = add_plan_predict(*plan), simulate = add_plan_simulate(*plan);
   const Action search = add_plan_search(*plan), explain = add_plan_explain(*plan);
   const Action import_profile = add_plan_import_profile(*plan),
@@ -164,6 +165,7 @@ Examples:
   tessera plan import galvatron_config.json --recipe recipes/vit_huge.toml --ranks 8 -o plan.json)");
   return [=] {
     if (plan->got_subcommand("profile")) return profile();
+    if (plan->got_subcommand("profile-hosts")) return profile_hosts();
     if (plan->got_subcommand("assume")) return assume();
     if (plan->got_subcommand("predict")) return predict();
     if (plan->got_subcommand("simulate")) return simulate();

@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/cli/plan_prediction.h"
+#include "tessera/cli/recipe_and_profile.h"
 
 namespace tessera::cli {
 namespace {
@@ -23,9 +24,8 @@ struct PredictOptions {
 std::shared_ptr<PredictOptions> add_options(CLI::App* command) {
   auto options = std::make_shared<PredictOptions>();
   PredictionQuery& query = options->query;
-  command->add_option("RECIPE", query.recipe, "Recipe (TOML) of the training")->required();
-  command->add_option("--profile", query.profile, "File that tessera plan profile or plan assume wrote")
-      ->required();
+  add_recipe_and_profile(command, &query);
+  add_force(command, &query);
   command->add_option("--ranks", query.ranks, "Number of ranks of the training")
       ->required()
       ->check(CLI::Range(int64_t{1}, kMostPredictedRanks));
@@ -33,10 +33,6 @@ std::shared_ptr<PredictOptions> add_options(CLI::App* command) {
       ->add_option("--ranks-per-host", query.ranks_per_host,
                    "Ranks of each host (default: those of the profile)")
       ->check(CLI::Range(int64_t{1}, kMostPredictedRanks));
-  command->add_option("--set", query.sets, "Override a key of the recipe: KEY=VALUE; may be repeated")
-      ->allow_extra_args(false);
-  command->add_flag("--force", query.force,
-                    "Accept a profile of another machine, build, compute dtype or number of threads");
   return options;
 }
 

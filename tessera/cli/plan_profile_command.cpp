@@ -10,6 +10,7 @@
 #include "tessera/cli/engine.h"
 #include "tessera/cli/first_file_limit.h"
 #include "tessera/cli/output_file.h"
+#include "tessera/cli/recipe_and_profile.h"
 #include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 #include "tessera/recipe/machine.h"
@@ -67,7 +68,52 @@ int profile(const ProfileOptions& options) {
   return engine().plan_profile(job);
 }
 
+struct HostsOptions {
+  PredictionQuery query;
+  std::string output;
+  int64_t rounds = 5;
+};
+
+constexpr const char* kHostsFooter = R"(
+A launcher starts as many ranks on every host as the profile was measured with (tessera plan profile --procs). Messages
+of groups with ranks on two hosts and on all (4 KiB to 64 MiB) go into the profile; rank 0 reads and writes it. Ranks
+compute on the CPU and send over TCP.
+
+Example:
+  tessera plan profile recipe.toml --procs 4
+  srun --nodes=2 --ntasks-per-node=4 --distribution=block tessera plan profile-hosts recipe.toml --profile profile.json
+  tessera plan search recipe.toml --profile profile.json --hosts 2x4)";
+
+int profile_hosts(const HostsOptions& options) {
+  check_at_least_1("cli.plan_profile_hosts", "--rounds", options.rounds);
+  const launch::Ranks ranks = launch::ranks_from_environment();
+  const launch::FileWatchdog files(first_file_limit(options.query.sets), ranks.rank);
+  train::PlanProfileHostsJob job;
+  job.recipe = recipe::read_recipe(options.query.recipe, options.query.sets);
+  job.rounds = options.rounds;
+  job.output = options.output.empty() ? options.query.profile : options.output;
+  job.read_profile = [&] {
+    check_output_file("cli.plan_profile_hosts", job.output, /*force=*/true);
+    return read_predicted(options.query, here()).profile;
+  };
+  launch::end_on_signals();
+  return engine().plan_profile_hosts(job, ranks);
+}
+
 }  // namespace
+
+Action add_plan_profile_hosts(CLI::App& plan) {
+  CLI::App* command = plan.add_subcommand(
+      "profile-hosts", "Measure messages between the hosts of a launched job, and add them to a profile");
+  auto options = std::make_shared<HostsOptions>();
+  add_recipe_and_profile(command, &options->query);
+  add_force(command, &options->query);
+  command->add_option("--rounds", options->rounds, "Number of measurements of each value")
+      ->capture_default_str();
+  command->add_option("-o,--output", options->output, "File (JSON) to write (default: that of --profile)");
+  command->footer(kHostsFooter);
+  return [options] { return profile_hosts(*options); };
+}
 
 Action add_plan_profile(CLI::App& plan) {
   CLI::App* command = plan.add_subcommand(

@@ -8,5 +8,7 @@ namespace tessera::cli {
 
 /// `plan`: the command whose subcommand it is.
 Action add_plan_profile(CLI::App& plan);
+/// `tessera plan profile-hosts`.
+Action add_plan_profile_hosts(CLI::App& plan);
 
 }  // namespace tessera::cli

@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
+#include "tessera/cli/recipe_and_profile.h"
 
 namespace tessera::cli {
 namespace {
@@ -53,9 +54,7 @@ void take_hosts(const SearchOptions& options, const char* where, PredictionQuery
 void add_search_options(CLI::App* command, SearchOptions* options) {
   SearchRequest& request = options->request;
   PredictionQuery& query = request.query;
-  command->add_option("RECIPE", query.recipe, "Recipe (TOML) of the training")->required();
-  command->add_option("--profile", query.profile, "File that plan profile, assume or import-profile wrote")
-      ->required();
+  add_recipe_and_profile(command, &query);
   command->add_option("--ranks", options->ranks, "Number of ranks of the training")
       ->check(CLI::Range(int64_t{1}, kMostSearchedRanks));
   command->add_option("--hosts", options->hosts,
@@ -73,8 +72,6 @@ void add_search_options(CLI::App* command, SearchOptions* options) {
   command->add_option("--seconds", request.seconds, "Time limit of the search")
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
-  command->add_option("--set", query.sets, "Override a key of the recipe: KEY=VALUE; may be repeated")
-      ->allow_extra_args(false);
 }
 
 SearchRequest request_of(const SearchOptions& options, const char* where) {

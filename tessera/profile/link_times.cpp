@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "tessera/base/clock.h"
@@ -187,6 +188,101 @@ mesh::Link link_of(int64_t rank, int64_t ranks) {
   return {.boundary = 0, .forward = true, .from = from, .to = from + half};
 }
 
+std::vector<mesh::Span> spans_of(const std::vector<LinkGroup>& groups) {
+  std::vector<mesh::Span> spans;
+  for (const LinkGroup& group : groups) {
+    if (!group.is_link) spans.push_back(group.span);
+  }
+  return spans;
+}
+
+/// What one rank measured of a LinkGroup.
+struct GroupTimes {
+  std::vector<MessageTimes> messages;           // by size
+  std::vector<std::vector<PieceTimes>> pieces;  // by kPieces and size
+};
+
+GroupTimes time_group(mesh::Mesh& mesh, const LinkGroup& of, const LinkSettings& settings) {
+  mesh::Group& group = of.is_link ? mesh.link(link_of(mesh.rank(), mesh.world_size())) : mesh.group(of.span);
+  const MessageKind kind{of.link.operation, settings.dtype, settings.wire};
+  GroupTimes times{time_messages(mesh, group, kind, settings.sizes, settings.rounds), {}};
+  for (size_t i = 0; in_pieces(of.link) && i < kPieces.size(); ++i) {
+    const PieceKind cut{kPieces[i], settings.dtype, settings.threads};
+    times.pieces.push_back(time_pieces(mesh, group, cut, sizes_in_pieces(settings.sizes), settings.rounds));
+  }
+  return times;
+}
+
+planner::LinkTimes combined(const LinkGroup& of, const std::vector<GroupTimes>& of_ranks) {
+  std::vector<std::vector<MessageTimes>> messages;
+  for (const GroupTimes& rank : of_ranks) messages.push_back(rank.messages);
+  planner::LinkTimes link = link_times(of.link, messages);
+  for (size_t i = 0; i < of_ranks.front().pieces.size(); ++i) {
+    std::vector<std::vector<PieceTimes>> pieces;
+    for (const GroupTimes& rank : of_ranks) pieces.push_back(rank.pieces[i]);
+    link.in_pieces.push_back(piece_times(kPieces[i], pieces));
+  }
+  return link;
+}
+
+/// With `in_host` ranks on each host, on two hosts and on all, and from each rank of the lower half to one of
+/// the upper half.
+std::vector<LinkGroup> groups_of_hosts(int64_t ranks, int64_t ranks_of_host) {
+  std::vector<LinkGroup> groups;
+  const int64_t hosts = ranks / ranks_of_host;
+  const auto add = [&](const char* operation, int64_t size, int64_t in_host) -> LinkGroup& {
+    groups.push_back({.link = {.operation = operation,
+                               .kind = planner::kHosts,
+                               .transport = "TCP",
+                               .ranks = size,
+                               .in_host = in_host},
+                      .span = {ranks_of_host / in_host, size, std::string(operation) == "exchange"}});
+    return groups.back();
+  };
+  for (const int64_t across : std::set<int64_t>{2, hosts}) {
+    // Spans divide the ranks, so that every rank is in one group of each kind.
+    for (int64_t in_host = 1; in_host <= ranks_of_host; ++in_host) {
+      if (hosts % across != 0 || ranks_of_host % in_host != 0) continue;
+      for (const char* operation : {"all_gather", "reduce_scatter", "exchange"})
+        add(operation, in_host * across, in_host);
+    }
+  }
+  if (ranks % 2 == 0) add("send", 2, 1).is_link = true;
+  return groups;
+}
+
+/// Calls `visit` for every number of `times`, in the same order on every rank.
+void each_number(GroupTimes& times, const std::function<void(double&)>& visit) {
+  const auto of_messages = [&](MessageTimes& messages) {
+    auto bytes = static_cast<double>(messages.bytes);
+    visit(bytes);
+    messages.bytes = static_cast<int64_t>(bytes);
+    for (double& seconds : messages.seconds) visit(seconds);
+  };
+  for (MessageTimes& messages : times.messages) of_messages(messages);
+  for (std::vector<PieceTimes>& sizes : times.pieces) {
+    for (PieceTimes& pieces : sizes) {
+      for (MessageTimes* part : {&pieces.alone, &pieces.products, &pieces.together}) of_messages(*part);
+    }
+  }
+}
+
+/// Those of all ranks. Collective.
+std::vector<GroupTimes> gathered(GroupTimes mine, mesh::Group& ranks) {
+  std::vector<double> numbers;
+  each_number(mine, [&](double& number) { numbers.push_back(number); });
+  const auto count = static_cast<int64_t>(numbers.size());
+  at::Tensor all = at::zeros({ranks.size(), count}, at::kDouble);
+  all[ranks.rank()].copy_(at::tensor(numbers, at::kDouble));
+  ranks.all_reduce(all, "profile");
+  std::vector<GroupTimes> of_ranks(static_cast<size_t>(ranks.size()), mine);
+  for (int64_t rank = 0; rank < ranks.size(); ++rank) {
+    const double* next = all[rank].data_ptr<double>();
+    each_number(of_ranks[static_cast<size_t>(rank)], [&](double& number) { number = *next++; });
+  }
+  return of_ranks;
+}
+
 }  // namespace
 
 std::vector<MessageTimes> time_messages(mesh::Mesh& mesh, mesh::Group& group, const MessageKind& kind,
@@ -288,38 +384,35 @@ std::vector<planner::LinkTimes> measure_links(const LinkSettings& settings) {
   if (settings.ranks < 2) return {};
   const std::vector<LinkGroup> groups = groups_of(settings);
   mesh::ThreadRanks ranks{.axes = {{"host", settings.ranks}},
+                          .spans = spans_of(groups),
                           .timeout = settings.timeout,
                           .shared_memory = settings.shared_memory};
-  for (const LinkGroup& group : groups) {
-    if (!group.is_link) ranks.spans.push_back(group.span);
-  }
-  for (int64_t rank = 0; settings.ranks % 2 == 0 && rank < settings.ranks / 2; ++rank)
-    ranks.links.push_back(link_of(rank, settings.ranks));
-  const auto count = static_cast<size_t>(settings.ranks);
-  // [group][rank], and of exchanges [group][pieces][rank]
-  std::vector times(groups.size(), std::vector<std::vector<MessageTimes>>(count));
-  std::vector pieces(groups.size(), std::vector(kPieces.size(), std::vector<std::vector<PieceTimes>>(count)));
+  ranks.links = links_between_halves(settings.ranks);
+  std::vector times(groups.size(), std::vector<GroupTimes>(static_cast<size_t>(settings.ranks)));
   mesh::run_on_thread_ranks(ranks, [&](mesh::Mesh& mesh) {
     at::set_num_threads(static_cast<int>(settings.threads));
-    for (size_t i = 0; i < groups.size(); ++i) {
-      mesh::Group& group =
-          groups[i].is_link ? mesh.link(link_of(mesh.rank(), settings.ranks)) : mesh.group(groups[i].span);
-      const MessageKind kind{groups[i].link.operation, settings.dtype, settings.wire};
-      times[i][static_cast<size_t>(mesh.rank())] =
-          time_messages(mesh, group, kind, settings.sizes, settings.rounds);
-      for (size_t j = 0; in_pieces(groups[i].link) && j < kPieces.size(); ++j) {
-        const PieceKind cut{kPieces[j], settings.dtype, settings.threads};
-        pieces[i][j][static_cast<size_t>(mesh.rank())] =
-            time_pieces(mesh, group, cut, sizes_in_pieces(settings.sizes), settings.rounds);
-      }
-    }
+    for (size_t i = 0; i < groups.size(); ++i)
+      times[i][static_cast<size_t>(mesh.rank())] = time_group(mesh, groups[i], settings);
   });
   std::vector<planner::LinkTimes> links;
-  for (size_t i = 0; i < groups.size(); ++i) {
-    links.push_back(link_times(groups[i].link, times[i]));
-    for (size_t j = 0; in_pieces(groups[i].link) && j < kPieces.size(); ++j)
-      links.back().in_pieces.push_back(piece_times(kPieces[j], pieces[i][j]));
-  }
+  for (size_t i = 0; i < groups.size(); ++i) links.push_back(combined(groups[i], times[i]));
+  return links;
+}
+
+std::vector<mesh::Span> spans_between_hosts(int64_t ranks, int64_t ranks_of_host) {
+  return spans_of(groups_of_hosts(ranks, ranks_of_host));
+}
+
+std::vector<mesh::Link> links_between_halves(int64_t ranks) {
+  std::vector<mesh::Link> links;
+  for (int64_t rank = 0; ranks % 2 == 0 && rank < ranks / 2; ++rank) links.push_back(link_of(rank, ranks));
+  return links;
+}
+
+std::vector<planner::LinkTimes> measure_host_links(mesh::Mesh& mesh, const LinkSettings& settings) {
+  std::vector<planner::LinkTimes> links;
+  for (const LinkGroup& group : groups_of_hosts(mesh.world_size(), settings.ranks))
+    links.push_back(combined(group, gathered(time_group(mesh, group, settings), mesh.world())));
   return links;
 }
 

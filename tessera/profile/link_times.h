@@ -74,7 +74,7 @@ planner::LinkTimes::InPieces piece_times(int64_t pieces,
                                          const std::vector<std::vector<PieceTimes>>& of_ranks);
 
 struct LinkSettings {
-  int64_t ranks = 2;    // of this host
+  int64_t ranks = 2;    // of a host
   int64_t threads = 1;  // of a rank
   bool shared_memory = true;
   at::ScalarType dtype = at::kFloat, wire = at::kFloat;
@@ -88,5 +88,15 @@ struct LinkSettings {
 /// at once, as in a step. Over TCP exchanges of up to kMostPieceBytes also in 2 and 4 pieces. Ranks are
 /// threads of this process. Nothing for one rank. Errors: UserError (no socket), CommError.
 std::vector<planner::LinkTimes> measure_links(const LinkSettings& settings);
+
+/// What a mesh must be made with for measure_host_links(). Ranks h * ranks_of_host and the following are on
+/// host h.
+std::vector<mesh::Span> spans_between_hosts(int64_t ranks, int64_t ranks_of_host);
+std::vector<mesh::Link> links_between_halves(int64_t ranks);
+
+/// As measure_links(), between ranks that are processes of several hosts: groups of as many ranks on each
+/// host as divide settings.ranks, on two hosts and on all. Collective over the mesh; the same on every rank.
+/// Requires: two hosts. Errors: CommError.
+std::vector<planner::LinkTimes> measure_host_links(mesh::Mesh& mesh, const LinkSettings& settings);
 
 }  // namespace tessera::profile

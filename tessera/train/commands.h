@@ -16,6 +16,7 @@ int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks);
 int bench_step(const BenchStepJob& job, const launch::Ranks& ranks);
 int compare_layouts_command(const CompareLayoutsJob& job);
 int plan_profile(const PlanProfileJob& job);
+int plan_profile_hosts(const PlanProfileHostsJob& job, const launch::Ranks& ranks);
 std::vector<float> logits(const LogitsJob& job);
 monitor::CheckupFacts measure_for_checkup(const recipe::Recipe& recipe, const launch::Ranks& ranks);
 std::string torch_info();

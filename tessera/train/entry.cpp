@@ -25,9 +25,11 @@ std::string torch_info() {
 const tessera::train::Entry* tessera_entry() {
   c10::initLogging();  // or else TORCH_CPP_LOG_LEVEL is not read
   namespace train = tessera::train;
-  static const train::Entry entry = {train::train,        train::eval,       train::predict,
-                                     train::bench_shard,  train::bench_step, train::compare_layouts_command,
-                                     train::plan_profile, train::logits,     train::measure_for_checkup,
+  static const train::Entry entry = {train::train,        train::eval,
+                                     train::predict,      train::bench_shard,
+                                     train::bench_step,   train::compare_layouts_command,
+                                     train::plan_profile, train::plan_profile_hosts,
+                                     train::logits,       train::measure_for_checkup,
                                      train::torch_info};
   return &entry;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,7 +18,8 @@
 
 namespace tessera::planner {
 struct Machine;  // assumed_profile.h
-}
+struct Profile;
+}  // namespace tessera::planner
 
 namespace tessera::train {
 
@@ -104,6 +106,13 @@ struct PlanProfileJob {
   std::string output = {};  // the profile goes here
 };
 
+struct PlanProfileHostsJob {
+  recipe::Recipe recipe;
+  std::function<planner::Profile()> read_profile;  // called on rank 0, before the ranks meet
+  int64_t rounds = 5;
+  std::string output;  // the profile with the messages between hosts goes here
+};
+
 struct LogitsJob {
   arch::VitConfig model;
   checkpoint::TensorSource* weights = nullptr;  // "param/..." of the model, float32
@@ -123,6 +132,8 @@ struct Entry {
   int (*compare_layouts)(const CompareLayoutsJob& job);
   /// Ranks are threads of this process.
   int (*plan_profile)(const PlanProfileJob& job);
+  /// Ranks are processes that a launcher started on several hosts. Collective.
+  int (*plan_profile_hosts)(const PlanProfileHostsJob& job, const launch::Ranks& ranks);
   /// [count, classes], of features [count, width], in float32 on one device.
   std::vector<float> (*logits)(const LogitsJob& job);
   /// What a run of the recipe needs on this host, and what there is. Takes some seconds. Collective where a

@@ -5,6 +5,7 @@ import json
 
 from harness import SOURCE, TINY, check, main, scratch, tessera
 
+PORT = 29547
 QUICK = ("--rounds", 1, "--batches", "1,2")
 
 
@@ -113,6 +114,49 @@ def links_of_a_described_machine_are_not_measured():
         refused(folder, "--procs", 1, "--tensor", 3, "--machine", machine, "--force", says="divide the 8 ranks of a host of --machine")
 
 
+def launched(folder, *words, world=4, of_host=2, local_rank=None):
+    """plan profile-hosts on ranks that a launcher placed on hosts, which are this one."""
+    runs = []
+    for rank in range(world):
+        environment = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(of_host), "MASTER_ADDR": "127.0.0.1",
+                       "LOCAL_RANK": str(rank % of_host if local_rank is None else local_rank(rank)), "MASTER_PORT": str(PORT)}
+        words_of_rank = ("plan", "profile-hosts", "tiny.toml", "--profile", "profile.json", "--rounds", 1, *words)
+        runs.append(tessera(*words_of_rank, folder=folder, env=environment))
+    return runs
+
+
+def messages_between_hosts_join_the_profile():
+    with scratch() as folder:
+        profile(folder, *QUICK, "--procs", 2).done(60)
+        before = json.loads((folder / "profile.json").read_text())
+        for run in launched(folder, "-o", "hosts.json"):
+            run.done(240)
+        found = json.loads((folder / "hosts.json").read_text())
+        check(found["links"][:len(before["links"])] == before["links"], "those of a host stay")
+        added = {(link["operation"], link["transport"], link["ranks"], link.get("in_host")): link
+                 for link in found["links"][len(before["links"]):]}
+        groups = {(name, "TCP", 2 * in_host, in_host) for name in ("all_gather", "reduce_scatter", "exchange") for in_host in (1, 2)}
+        check(set(added) == groups | {("send", "TCP", 2, 1)}, set(added))
+        for (operation, *_), link in added.items():
+            check(link["kind"] == "hosts" and len(link["samples"]) == 8 and ("in_pieces" in link) == (operation == "exchange"), link)
+        predict = ("plan", "predict", "tiny.toml", "--ranks", 4, "--set", "train.batch=16", "--set", "shard.level=zero3", "--json")
+        known = json.loads(tessera(*predict, "--profile", "hosts.json", folder=folder).done(30))
+        check(known["stages"][0]["seconds"]["gathers"] > 0, known)
+        run = tessera(*predict, "--profile", "profile.json", folder=folder)
+        check(run.wait(30) == 2 and "measure with tessera plan profile-hosts" in run.text(), run.text())
+
+
+def hosts_that_cannot_be_measured_are_refused():
+    with scratch() as folder:
+        profile(folder, *QUICK, "--procs", 2).done(60)
+        for words, says in ((dict(world=1, of_host=1), "one rank, without a launcher"),
+                            (dict(world=2, of_host=2), "all 2 ranks are on one host: expected ranks on at least two hosts"),
+                            (dict(world=2, of_host=1), "the profile was measured with 2 ranks of a host, and 1 were started on each"),
+                            (dict(local_rank=lambda rank: rank // 2), "expected consecutive ranks on each host")):
+            for run in launched(folder, **words):
+                check(run.wait(60) == 2 and says in run.text(), words, run.tail())
+
+
 def more_ranks_than_cores_is_a_warning():
     with scratch() as folder:
         text = profile(folder, "--rounds", 1, "--batches", 1, "--tensor", 1, "--procs", 2, "--set", "run.threads=64").done(60)
@@ -121,5 +165,6 @@ def more_ranks_than_cores_is_a_warning():
 
 if __name__ == "__main__":
     main(a_profile_of_two_ranks_is_complete, json_over_tcp_and_generated_images, files_are_not_replaced_without_force,
-         bad_input_is_refused_in_one_line, a_machine_that_is_not_here,
+         bad_input_is_refused_in_one_line, a_machine_that_is_not_here, messages_between_hosts_join_the_profile,
+         hosts_that_cannot_be_measured_are_refused,
          links_of_a_described_machine_are_not_measured, more_ranks_than_cores_is_a_warning)

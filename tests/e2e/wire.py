@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 
-from harness import PROGRAM, Run, check, main, scratch, summary, tiny_recipe
+from harness import PROGRAM, Run, check, main, scratch, summary, tessera, tiny_recipe
 from namespaces import need_namespaces, system
 
 _names = itertools.count()
@@ -115,4 +115,27 @@ def communication_hides_behind_computation():
         check(found["hidden_share"] >= 0.8, "hidden share", found["hidden_share"])
 
 
-main(counted_bytes_are_the_interfaces, communication_hides_behind_computation)
+def links_between_hosts_are_the_cables():
+    """plan profile-hosts finds the rate of a throttled cable, which the profile of one host does not know."""
+    need_namespaces("tc")
+    rate = 2e8
+    with Hosts() as hosts, scratch() as folder:
+        recipe, file = tiny_recipe(folder), folder / "profile.json"
+        tessera("plan", "profile", recipe, "--procs", 1, "--rounds", 1, "--batches", "1,2", "-o", file, folder=folder).done(60)
+        predict = ("plan", "predict", recipe, "--profile", file, "--ranks", 2, "--set", "train.batch=4", "--set", "shard.level=zero3")
+        refused = tessera(*predict, folder=folder)
+        check(refused.wait(30) == 2 and "tessera plan profile-hosts" in refused.text(), refused.text())
+        hosts.throttle(rate)
+        with hosts.ranks(folder, "plan", "profile-hosts", recipe, "--profile", file, "--rounds", 2) as runs:
+            for run in runs:
+                run.done(300)
+            print(runs[0].text(), flush=True)
+        links = {link["operation"]: link for link in json.loads(file.read_text())["links"]}
+        check(set(links) == {"all_gather", "reduce_scatter", "exchange", "send"}, links)
+        for name, link in links.items():
+            check(link["kind"] == "hosts" and link["transport"] == "TCP" and link["ranks"] == 2, link)
+            check(0.8 * rate <= link["bytes_per_second"] <= 1.1 * rate, name, link["bytes_per_second"], "bytes a second, the cable", rate)
+        tessera(*predict, folder=folder).done(60)
+
+
+main(counted_bytes_are_the_interfaces, communication_hides_behind_computation, links_between_hosts_are_the_cables)

@@ -9,6 +9,9 @@
 
 #include <set>
 
+#include "tessera/base/text.h"
+#include "tessera/mesh/thread_ranks.h"
+
 namespace tessera::profile {
 namespace {
 
@@ -81,13 +84,15 @@ TEST(LinkTimes, MeanOfTheSlowestRanksCounts) {
   EXPECT_EQ(link.samples[0].seconds, 6.0);  // of 4, 5, 9: waits add up
 }
 
-std::set<std::string> measured(int64_t ranks, bool shared_memory) {
-  const LinkSettings settings{
-      .ranks = ranks, .shared_memory = shared_memory, .rounds = 2, .sizes = {4 << 10, 64 << 10}};
+LinkSettings small_messages(int64_t ranks, bool shared_memory) {
+  return {.ranks = ranks, .shared_memory = shared_memory, .rounds = 2, .sizes = {4 << 10, 64 << 10}};
+}
+
+/// Names of the groups, whose times are complete.
+std::set<std::string> names_of(const std::vector<planner::LinkTimes>& links, const LinkSettings& settings) {
   std::set<std::string> found;
-  for (const planner::LinkTimes& link : measure_links(settings)) {
-    found.insert(link.operation + ", " + std::to_string(link.ranks) + " " + link.kind + ", " +
-                 link.transport);
+  for (const planner::LinkTimes& link : links) {
+    found.insert(concat(link.operation, ", ", link.ranks, " ", link.kind, ", ", link.transport));
     EXPECT_GT(link.bytes_per_second, 0);
     EXPECT_GE(link.latency, 0);
     const bool has_pieces = link.operation == "exchange" && link.transport == "TCP";
@@ -100,6 +105,11 @@ std::set<std::string> measured(int64_t ranks, bool shared_memory) {
     }
   }
   return found;
+}
+
+std::set<std::string> measured(int64_t ranks, bool shared_memory) {
+  const LinkSettings settings = small_messages(ranks, shared_memory);
+  return names_of(measure_links(settings), settings);
 }
 
 TEST(MeasureLinks, TwoRanksShareMemory) {
@@ -116,6 +126,38 @@ TEST(MeasureLinks, FourRanksOverTcpHaveGroupsOfTwoAndFour) {
       expected.insert(std::string(operation) + group);
   }
   EXPECT_EQ(measured(4, false), expected);
+}
+
+TEST(MeasureHostLinks, ThreeHostsOfTwoRanksHaveTheSameOnEveryRank) {
+  const LinkSettings settings = small_messages(2, false);
+  std::vector<std::vector<planner::LinkTimes>> of_ranks(6);
+  mesh::run_on_thread_ranks({.axes = {{"rank", 6}},
+                             .spans = spans_between_hosts(6, 2),
+                             .shared_memory = false,
+                             .links = links_between_halves(6)},
+                            [&](mesh::Mesh& mesh) {
+                              of_ranks[static_cast<size_t>(mesh.rank())] = measure_host_links(mesh, settings);
+                            });
+  std::set<std::string> expected = {"send, 2 hosts, TCP"};
+  for (const char* operation : {"all_gather", "exchange", "reduce_scatter"}) {
+    for (const char* group : {", 3 hosts, TCP", ", 6 hosts, TCP"})
+      expected.insert(std::string(operation) + group);
+  }
+  EXPECT_EQ(names_of(of_ranks[0], settings), expected) << "groups of 2 hosts do not divide 3";
+  for (const planner::LinkTimes& link : of_ranks[0]) EXPECT_EQ(link.in_host, link.ranks == 6 ? 2 : 1);
+  for (const auto& links : of_ranks) EXPECT_EQ(links, of_ranks[0]);
+}
+
+TEST(MeasureHostLinks, GroupsAreOfTwoHostsAndOfAll) {
+  const std::vector<mesh::Span> spans = spans_between_hosts(16, 4);
+  const std::set<mesh::Span> found(spans.begin(), spans.end());
+  std::set<mesh::Span> expected;
+  for (const bool activations : {false, true}) {
+    for (const auto& [stride, size] :
+         {std::pair<int64_t, int64_t>{4, 2}, {2, 4}, {1, 8}, {4, 4}, {2, 8}, {1, 16}})
+      expected.insert({stride, size, activations});
+  }
+  EXPECT_EQ(found, expected);
 }
 
 TEST(MeasureLinks, OneRankHasNone) { EXPECT_TRUE(measure_links({.ranks = 1}).empty()); }
