@@ -54,7 +54,7 @@ std::unique_ptr<mesh::Mesh> lone_rank(const plan::Plan& plan, const std::string&
   const auto make = [&](const std::string&, int64_t rank, int64_t size) -> std::shared_ptr<mesh::Transport> {
     return std::make_shared<LoneTransport>(rank, size, transport);
   };
-  return mesh::Mesh::over(0, {{"stage", plan.world}}, make, plan::spans_of(plan));
+  return mesh::Mesh::over(plan.world - 1, {{"stage", plan.world}}, make, plan::spans_of(plan));
 }
 
 }  // namespace tessera::profile

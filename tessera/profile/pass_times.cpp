@@ -81,33 +81,58 @@ class MeasuringRank {
   }
 
   Found run() {
-    for (const int64_t tensor : settings_.tensor) measure(tensor);
+    std::vector<MeasuredLayout> all;
+    for (const int64_t tensor : settings_.tensor)
+      std::ranges::move(layouts_of(tensor), std::back_inserter(all));
+    if (fit_at_once(all)) {
+      measure(all);
+    } else {
+      for (const int64_t tensor : settings_.tensor) measure(layouts_of(tensor));
+    }
     measure_sums_and_updates();
     measure_added_sums();
     return std::move(found_);
   }
 
  private:
-  void measure(int64_t tensor) {
+  static std::vector<MeasuredLayout> layouts_of(int64_t tensor) {
     std::vector<plan::Recompute> modes = {plan::Recompute::kNone, plan::Recompute::kAll};
     if (tensor > 1) modes.push_back(plan::Recompute::kKeepSums);  // there are none to keep otherwise
+    std::vector<MeasuredLayout> layouts;
+    for (const plan::Recompute mode : modes) layouts.push_back({.tensor = tensor, .recompute = mode});
+    return layouts;
+  }
+
+  /// The models of these layouts, on all ranks.
+  bool fit_at_once(const std::vector<MeasuredLayout>& layouts) const {
+    constexpr double kMost = 4.0 * (1 << 30),
+                     kBytes = 12;  // of a value: fp32, in the compute dtype, gradients
+    double values = 0;
+    for (const MeasuredLayout& layout : layouts)
+      values += static_cast<double>(arch::parameter_count(recipe_.model) / layout.tensor);
+    return kBytes * values * static_cast<double>(settings_.ranks) <= kMost;
+  }
+
+  /// All by turns within a round: the machine may be faster in one minute than in the next.
+  void measure(const std::vector<MeasuredLayout>& layouts) {
     std::vector<std::unique_ptr<MeasuredModel>> models;
-    for (const plan::Recompute mode : modes) {
-      const MeasuredLayout layout{.tensor = tensor, .recompute = mode};
+    for (const MeasuredLayout& layout : layouts)
       models.push_back(std::make_unique<MeasuredModel>(recipe_, layout, settings_.on));
-    }
     for (int64_t round = 0; round <= settings_.rounds; ++round) {
       for (const Input& input : batches_) {
         for (size_t i = 0; i < models.size(); ++i) {
           meet_();
           const std::vector<UnitPass> passes = undisturbed_pass(*models[i], input);
-          if (round > 0) note(passes, models[i]->plan(), {0, "", tensor, input.batch.size, modes[i]});
+          if (round > 0)
+            note(passes, models[i]->plan(),
+                 {0, "", layouts[i].tensor, input.batch.size, layouts[i].recompute});
         }
       }
     }
     const bool replays = settings_.recipe.run.cuda_graphs != recipe::CudaGraphs::kOff;
-    for (size_t i = 0; tensor == 1 && replays && i < models.size(); ++i)
-      measure_replays(*models[i], modes[i]);
+    for (size_t i = 0; replays && i < models.size(); ++i) {
+      if (layouts[i].tensor == 1) measure_replays(*models[i], layouts[i].recompute);
+    }
   }
 
   /// Again while the device had to wait for the host.

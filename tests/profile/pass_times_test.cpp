@@ -6,6 +6,7 @@
 
 #include <set>
 
+#include "tessera/arch/cut.h"
 #include "tessera/base/error.h"
 #include "tessera/profile/measured_model.h"
 #include "tessera/profile/slowdown.h"
@@ -68,6 +69,20 @@ TEST(PassTimes, VitHasAnEntryForEveryLayout) {
   EXPECT_GE(times.widen_seconds, 0);
   EXPECT_GE(times.accumulate_seconds, 0);
   EXPECT_GT(times.add_sum_seconds, 0);
+}
+
+// Of 3 heads the first of two ranks holds one, and the other, for which a step waits, two.
+TEST(PassTimes, TheRankThatComputesMostIsMeasured) {
+  const recipe::Recipe recipe =
+      tiny("image_size = 16\npatch_size = 8\nwidth = 48\ndepth = 2\nheads = 3\nmlp_width = 96\nclasses = 5");
+  const MeasuredModel model(recipe, {.tensor = 2});
+  int64_t most = 0, fewest = 0;
+  for (const arch::ParameterSpec& spec : arch::parameters(recipe.model)) {
+    for (const Box& box : arch::boxes_of(spec, 2, 1)) most += box.numel();
+    for (const Box& box : arch::boxes_of(spec, 2, 0)) fewest += box.numel();
+  }
+  ASSERT_LT(fewest, most);
+  EXPECT_NEAR(static_cast<double>(model.values()), static_cast<double>(most), 8) << "padded for two ranks";
 }
 
 TEST(PassTimes, RanksOfATensorGroupMayHaveUnequalShares) {
