@@ -82,7 +82,7 @@ struct Exchanges {
 struct Activations {
   std::vector<UnitActivations> units;  // in forward order
   double working = 0;                  // gradients of activations, where they take the most
-  double working_on_gpu = 0;           // the same beyond what waits for backward, on a GPU
+  double working_on_gpu = 0;           // on a GPU: what backward adds at most to all that waits for it
 };
 
 }  // namespace tessera::arch

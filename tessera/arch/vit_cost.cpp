@@ -105,9 +105,10 @@ double block_working_on_gpu(const VitConfig& config, double c, bool keeps_activa
   const double of_heads = d * heads / static_cast<double>(config.heads);
   const auto m = static_cast<double>(hidden_of(config.mlp_width, share.degree, share.index));
   const double exchanged = share.degree > 1 ? d : 0;
-  const double made_again = keeps_activations ? 0 : m;  // GELU's output
+  const bool keeps_gelu = keeps_activations || config.dropout > 0;
+  const double made_again = keeps_gelu ? 0 : m;  // GELU's output
   const double mlp = d + degree * (exchanged + m + made_again);
-  const double freed = degree * (keeps_activations ? 2 * m : m);
+  const double freed = degree * (keeps_gelu ? 2 * m : m);
   const double attention = d + degree * (4 * of_heads + 3 * exchanged) - freed;
   return c * static_cast<double>(config.tokens()) * std::max(mlp, attention);
 }

@@ -153,13 +153,44 @@ std::string dtype_name(recipe::Dtype dtype) {
   return "";
 }
 
+namespace {
+
+/// Can one rank replay CUDA graphs? As eager::why_not_recorded().
+bool may_replay(const recipe::Recipe& recipe, const planner::Provenance& from) {
+  return from.is_of_gpu() && from.compute != "fp16" && recipe.shard.offload == plan::Offload::kNone &&
+         recipe.run.cuda_graphs != recipe::CudaGraphs::kOff;
+}
+
+void forget_replays(planner::Profile* profile) {
+  for (planner::UnitTimes& unit : profile->units) unit.replayed = 1;
+}
+
+/// Counts what recordings of one rank need. With run.cuda_graphs = "auto" a run that would need most of the
+/// memory then records nothing (eager::choices_that_fit).
+void count_recordings(PredictedRecipe* of, planner::StepQuestion* question) {
+  constexpr double kShare = 0.8;
+  const planner::Provenance& from = of->profile.provenance;
+  if (question->plan.world > 1 || !may_replay(of->recipe, from)) return;
+  const recipe::CudaGraphs graphs = of->recipe.run.cuda_graphs;
+  plan::CostInputs inputs = question->inputs;
+  inputs.records_passes = true;
+  inputs.records_update =
+      graphs != recipe::CudaGraphs::kPass && recipe::updates_without_host(of->recipe.optimizer);
+  const plan::Memory memory =
+      plan::predict_memory(of->profile.model, question->plan, inputs, question->batch);
+  const double needed = memory.total() - memory.recording + std::max(memory.recording, memory.activations);
+  if (graphs == recipe::CudaGraphs::kAuto && needed > kShare * static_cast<double>(from.memory_bytes))
+    return forget_replays(&of->profile);
+  question->inputs = inputs;
+}
+
+}  // namespace
+
 PredictedRecipe read_predicted(const PredictionQuery& query, const Here& here) {
   PredictedRecipe of{recipe::read_recipe(query.recipe, query.sets),
                      planner::profile_from_json(read_file(query.profile), query.profile)};
   check_profile(query, here, of.recipe, of.profile);
-  if (of.recipe.run.cuda_graphs == recipe::CudaGraphs::kOff) {
-    for (planner::UnitTimes& unit : of.profile.units) unit.replayed = 1;
-  }
+  if (!may_replay(of.recipe, of.profile.provenance)) forget_replays(&of.profile);
   return of;
 }
 
@@ -169,7 +200,7 @@ bool keeps_activations(const PredictedRecipe& of) {
          (wanted == recipe::KeepActivations::kAuto && of.profile.provenance.keeps_activations);
 }
 
-plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t ranks, int64_t micro_batches) {
+plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t micro_batches) {
   const std::string& compute = of.profile.provenance.compute;
   const bool on_cpu = of.profile.provenance.device == "CPU";
   plan::CostInputs inputs =
@@ -178,12 +209,6 @@ plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t ranks, int64_t mic
                                       .accumulates = micro_batches > 1,
                                       .on_cpu = on_cpu});
   inputs.keeps_activations = !on_cpu && keeps_activations(of);
-  const recipe::CudaGraphs graphs = of.recipe.run.cuda_graphs;
-  const bool by_default = ranks == 1 && of.profile.provenance.is_of_gpu();
-  const bool steps =
-      graphs == recipe::CudaGraphs::kStep || (graphs == recipe::CudaGraphs::kAuto && by_default);
-  inputs.records_passes = !on_cpu && (steps || graphs == recipe::CudaGraphs::kPass);
-  inputs.records_update = !on_cpu && steps && recipe::updates_without_host(of.recipe.optimizer);
   return inputs;
 }
 
@@ -215,18 +240,19 @@ Prediction predict(const PredictedRecipe& of, const planner::StepQuestion& quest
 }
 
 Prediction predict(const PredictionQuery& query, const Here& here) {
-  const PredictedRecipe of = read_predicted(query, here);
+  PredictedRecipe of = read_predicted(query, here);
   planner::StepQuestion question;
   question.plan = recipe::make_plan(of.recipe, query.ranks);
   const recipe::BatchSizes sizes = recipe::batch_sizes(of.recipe, question.plan);
   check_size(question.plan, sizes.accumulation);
-  question.inputs = inputs_of(of, query.ranks, sizes.accumulation);
+  question.inputs = inputs_of(of, sizes.accumulation);
   question.batch = sizes.per_rank;
   question.accumulation = sizes.accumulation;
   question.pieces = pieces_of(of.recipe);
   question.ranks_of_host = query.ranks_per_host;
   question.shared_memory = of.recipe.run.shared_memory;
   question.record = query.record;
+  count_recordings(&of, &question);
   return predict(of, question, sizes);
 }
 

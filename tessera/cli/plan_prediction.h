@@ -57,7 +57,7 @@ PredictedRecipe read_predicted(const PredictionQuery& query, const Here& here);
 /// Do blocks keep outputs of norms and GELUs for backward? As the recipe says, or as it was measured.
 bool keeps_activations(const PredictedRecipe& of);
 /// What the training has of plan::CostInputs (eager/session.h), on the device of the profile.
-plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t ranks, int64_t micro_batches);
+plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t micro_batches);
 /// StepQuestion::pieces.
 int64_t pieces_of(const recipe::Recipe& recipe);
 /// Errors: as planner::predict_step().

@@ -76,8 +76,8 @@ struct HostsOptions {
 
 constexpr const char* kHostsFooter = R"(
 A launcher starts as many ranks on every host as the profile was measured with (tessera plan profile --procs). Messages
-of groups with ranks on two hosts and on all (4 KiB to 64 MiB) go into the profile; rank 0 reads and writes it. Ranks
-compute on the CPU and send over TCP.
+(4 KiB to 64 MiB) of groups with ranks on all hosts, and on two if the number of hosts is even, go into the profile; rank 0
+reads and writes it. Ranks compute on the CPU and send over TCP.
 
 Example:
   tessera plan profile recipe.toml --procs 4
@@ -93,7 +93,7 @@ int profile_hosts(const HostsOptions& options) {
   job.rounds = options.rounds;
   job.output = options.output.empty() ? options.query.profile : options.output;
   job.read_profile = [&] {
-    check_output_file("cli.plan_profile_hosts", job.output, /*force=*/true);
+    check_output_file("cli.plan_profile_hosts", job.output, options.query.force || options.output.empty());
     return read_predicted(options.query, here()).profile;
   };
   launch::end_on_signals();

@@ -81,7 +81,7 @@ SearchedPlan question_of(const SearchRequest& request, const Here& here) {
   question.memory = request.memory.empty()
                         ? default_memory(searched.of.profile, std::min(of_host, question.ranks))
                         : bytes_from_text(request.memory, kPlanSearch);
-  question.inputs = inputs_of(searched.of, question.ranks, 1);
+  question.inputs = inputs_of(searched.of, 1);
   question.pieces = pieces_of(recipe);
   question.shared_memory = recipe.run.shared_memory;
   question.layer_by_layer = request.layer_by_layer;

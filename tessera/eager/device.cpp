@@ -5,6 +5,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/base/warn.h"
@@ -17,6 +19,7 @@
 #include "tessera/ops/device_kernels.h"
 #include "tessera/ops/device_linear.h"
 #include "tessera/plan/memory.h"
+#include "tessera/recipe/cost_inputs.h"
 
 namespace tessera::eager {
 namespace {
@@ -165,13 +168,20 @@ DeviceChoices choose_for_device(const recipe::Recipe& recipe, const plan::Plan& 
   const auto predicted = [&](bool keeps) {
     return gpu_memory(with_kept_activations(recipe, keeps), plan, batch_per_rank);
   };
+  const auto recordings = [&](bool keeps) {
+    plan::CostInputs inputs = cost_inputs(with_kept_activations(recipe, keeps), plan.world, device);
+    inputs.records_passes = true;
+    inputs.records_update = recipe::updates_without_host(recipe.optimizer);
+    const plan::Memory memory = plan::predict_memory(recipe.model, plan, inputs, batch_per_rank);
+    return std::max(memory.recording, memory.activations);  // the latter stay in the allocator's other pool
+  };
   const plan::Memory plain = predicted(false), kept = predicted(true);
   const std::string why =
       plan.world > 1 ? "several ranks have not recorded on GPUs yet (run.cuda_graphs = \"step\" tries it)"
                      : why_not_recorded(recipe, plan, device);
   DeviceChoices choices =
       choices_that_fit(run, why.empty(),
-                       {plain.total() + teacher, kept.total() + teacher, plain.activations, kept.activations},
+                       {plain.total() + teacher, kept.total() + teacher, recordings(false), recordings(true)},
                        static_cast<double>(cuda.plugin->device(cuda.device).free_bytes));
   if (run.cuda_graphs == recipe::CudaGraphs::kAuto && choices.graphs == recipe::CudaGraphs::kOff)
     choices.why_no_graphs = why.empty() ? "too little memory is free for the recordings" : why;
@@ -181,7 +191,7 @@ DeviceChoices choose_for_device(const recipe::Recipe& recipe, const plan::Plan& 
 DeviceChoices choices_that_fit(const recipe::RunRecipe& run, bool recordable, const Needs& needs,
                                double free_bytes) {
   const auto fits = [&](bool keeps, bool records) {
-    const double recordings = keeps ? needs.kept_activations : needs.plain_activations;
+    const double recordings = keeps ? needs.kept_recordings : needs.plain_recordings;
     return (keeps ? needs.kept : needs.plain) + (records ? recordings : 0) <= 0.8 * free_bytes;
   };
   const bool asks_for_graphs =

@@ -74,8 +74,8 @@ DeviceChoices choose_for_device(const recipe::Recipe& recipe, const plan::Plan& 
 
 /// Bytes of a rank that a run is predicted to need.
 struct Needs {
-  double plain = 0, kept = 0;                          // in all, without kept outputs and with them
-  double plain_activations = 0, kept_activations = 0;  // once more with graphs, for the recordings
+  double plain = 0, kept = 0;                        // in all, without kept outputs and with them
+  double plain_recordings = 0, kept_recordings = 0;  // with graphs, besides
 };
 
 /// The rule for "auto": the run is predicted to need at most four fifths of the free memory; the rest is for

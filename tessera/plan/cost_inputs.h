@@ -13,8 +13,9 @@ struct CostInputs {
   double batches_ahead = 4;   // micro-batches that the loader decodes ahead: data.prefetch
   bool accumulates = false;   // a step has several micro-batches: gradients of one outlive the next's forward
   bool on_gpu = false;
-  bool records_passes = false;     // a GPU replays them as CUDA graphs (run.cuda_graphs),
-  bool records_update = false;     // and the step's end
+  // Of run.cuda_graphs on a GPU: passes, and the update at a step's end, are recorded and replayed.
+  bool records_passes = false, records_update = false;
+  bool gradients_as_made = false;  // the optimizer reads those of one micro-batch in the compute dtype
   bool keeps_activations = false;  // outputs of norms and GELUs are kept for backward (arch/vit.h)
   /// Reductions send pieces of at most this many values, over all ranks; 0: a unit's gradient in one piece.
   int64_t piece_values = 0;

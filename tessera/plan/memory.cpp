@@ -242,22 +242,26 @@ double passes_under_way(const Plan& plan, int64_t stage, const MicroBatchBytes& 
 }
 
 /// What recordings of CUDA graphs need at most (eager/recorded_step.cpp), beyond `memory`. Gradients keep
-/// their memory throughout, and there is a copy of them while the replay of a pass is compared with what was
-/// computed kernel by kernel. So there is, between two steps, of all values that an update writes. A
-/// recording reads images from memory of its own. `image`: bytes of a micro-batch's.
+/// their memory throughout. While a recording of a pass is made, the gradients that eager execution made are
+/// kept beside those of the replay, to be compared; of a later micro-batch also those before it. While one of
+/// an update is made, between two steps, all values that it writes are there twice. A recording reads images
+/// from memory of its own. `image`: bytes of a micro-batch's.
 double recording_bytes(const std::vector<SizedUnit>& units, const Plan& plan, const CostInputs& inputs,
                        double image, const Memory& memory) {
+  constexpr double kAdamValues = 3;  // weight and two moments: of updates that are recorded
   const auto compute = static_cast<double>(inputs.compute_bytes);
-  const bool as_made = plan.world == 1 && !inputs.accumulates;
-  double kept = 0, gradients = 0;
+  const bool as_made = plan.world == 1 && !inputs.accumulates && inputs.gradients_as_made;
+  double kept = 0, gradients = 0, written = 0;
   for (const SizedUnit& unit : units) {
+    const double values = split_of(unit, plan).shard;
     kept += kept_bytes(unit, plan, compute);
-    gradients += (as_made ? compute : kFloatBytes) * split_of(unit, plan).shard;
+    gradients += (as_made ? compute : kFloatBytes) * values;
+    written += kAdamValues * kFloatBytes * values;
   }
   const double others = memory.total() - memory.program;
-  const double pass = others - memory.gradients + 2 * gradients + image;
+  const double pass = others - memory.gradients + (inputs.accumulates ? 3 : 2) * gradients + image;
   const double images = image * (2 + inputs.batches_ahead);
-  const double update = inputs.records_update ? 2 * (memory.states + kept) + gradients + images : 0;
+  const double update = inputs.records_update ? memory.states + written + 2 * kept + gradients + images : 0;
   return std::max({pass - others, update - others, 0.0});
 }
 

@@ -14,8 +14,8 @@ namespace tessera::plan {
 /// What any training adds to the idle program: LibTorch's code touched for the first time, stacks of threads.
 inline constexpr double kProgramGrowth = 16.0 * 1024 * 1024;
 
-/// On a GPU, in the place of these: workspaces of cuBLAS, 32 MiB on Hopper for each of the two threads that
-/// queue products (forward, backward).
+/// What any training on a GPU adds to tensors: workspaces of cuBLAS, 32 MiB on Hopper for each of the two
+/// threads that queue products (forward, backward).
 inline constexpr double kGpuWorkspaces = 64.0 * 1024 * 1024;
 
 /// Bytes per rank while training, above the idle program. See docs/memory.md for the derivation.

@@ -33,11 +33,12 @@ HeadStart::HeadStart(c10::Device device) : device_(device) {
   product_seconds_ = std::max(1e-6, begin.seconds_to(end) / kProducts);
 }
 
-void HeadStart::queue(double seconds) {
-  if (!queues(device_)) return;
+double HeadStart::queue(double seconds) {
+  if (!queues(device_)) return 0;
   const at::NoGradGuard no_grad;
   const auto products = static_cast<int64_t>(std::ceil(std::min(seconds, kMostSeconds) / product_seconds_));
   for (int64_t i = 0; i < products; ++i) at::mm(factor_, factor_);
+  return static_cast<double>(products) * product_seconds_;
 }
 
 }  // namespace tessera::profile

@@ -12,8 +12,9 @@ namespace tessera::profile {
 class HeadStart {
  public:
   explicit HeadStart(c10::Device device);
-  /// Queues matrix products on the thread's current stream that take about this long, at most 50 ms.
-  void queue(double seconds);
+  /// Queues matrix products on the thread's current stream that take about this long, at most 50 ms. Returns
+  /// how long they take.
+  double queue(double seconds);
   c10::Device device() const { return device_; }
 
  private:

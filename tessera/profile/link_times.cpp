@@ -251,8 +251,8 @@ std::vector<LinkGroup> groups_of_hosts(int64_t ranks, int64_t ranks_of_host) {
   return groups;
 }
 
-/// Calls `visit` for every number of `times`, in the same order on every rank.
-void each_number(GroupTimes& times, const std::function<void(double&)>& visit) {
+/// Calls `visit` for every value of `times`, in the same order on every rank.
+void each_value(GroupTimes& times, const std::function<void(double&)>& visit) {
   const auto of_messages = [&](MessageTimes& messages) {
     auto bytes = static_cast<double>(messages.bytes);
     visit(bytes);
@@ -269,16 +269,14 @@ void each_number(GroupTimes& times, const std::function<void(double&)>& visit) {
 
 /// Those of all ranks. Collective.
 std::vector<GroupTimes> gathered(GroupTimes mine, mesh::Group& ranks) {
-  std::vector<double> numbers;
-  each_number(mine, [&](double& number) { numbers.push_back(number); });
-  const auto count = static_cast<int64_t>(numbers.size());
-  at::Tensor all = at::zeros({ranks.size(), count}, at::kDouble);
-  all[ranks.rank()].copy_(at::tensor(numbers, at::kDouble));
-  ranks.all_reduce(all, "profile");
+  std::vector<double> values;
+  each_value(mine, [&](double& value) { values.push_back(value); });
+  const at::Tensor all = at::empty({ranks.size(), static_cast<int64_t>(values.size())}, at::kDouble);
+  ranks.all_gather(all.view({-1}), at::tensor(values, at::kDouble), "profile").wait();
   std::vector<GroupTimes> of_ranks(static_cast<size_t>(ranks.size()), mine);
   for (int64_t rank = 0; rank < ranks.size(); ++rank) {
-    const double* next = all[rank].data_ptr<double>();
-    each_number(of_ranks[static_cast<size_t>(rank)], [&](double& number) { number = *next++; });
+    const double* next = all[rank].const_data_ptr<double>();
+    each_value(of_ranks[static_cast<size_t>(rank)], [&](double& value) { value = *next++; });
   }
   return of_ranks;
 }

@@ -95,7 +95,8 @@ std::vector<mesh::Span> spans_between_hosts(int64_t ranks, int64_t ranks_of_host
 std::vector<mesh::Link> links_between_halves(int64_t ranks);
 
 /// As measure_links(), between ranks that are processes of several hosts: groups of as many ranks on each
-/// host as divide settings.ranks, on two hosts and on all. Collective over the mesh; the same on every rank.
+/// host as divide settings.ranks, on all hosts and, of an even number of hosts, on two; "send" for an even
+/// number of ranks. Collective over the mesh; the same on every rank.
 /// Requires: two hosts. Errors: CommError.
 std::vector<planner::LinkTimes> measure_host_links(mesh::Mesh& mesh, const LinkSettings& settings);
 

@@ -43,6 +43,8 @@ recipe::Recipe measured_recipe(recipe::Recipe recipe, std::vector<std::string>* 
   recipe.model = model_of_few_blocks(recipe.model, kinds);
   recipe.optimizer.groups.clear();  // patterns may name units that are left out
   recipe.distill = {};
+  recipe.train.batch = recipe.train.accumulation = 0;  // they may not fit one rank
+  recipe.train.batch_per_rank = 1;
   recipe.run.cuda_graphs = recipe::CudaGraphs::kOff;  // replays have no units
   return recipe;
 }
@@ -104,8 +106,7 @@ MeasuredModel::MeasuredModel(const recipe::Recipe& recipe, const MeasuredLayout&
 std::vector<UnitPass> MeasuredModel::micro_batch(const eager::DeviceInput::Input& input, bool last) {
   constexpr double kReserve = 1.3;  // the host is not always as fast
   eager::wait_for(device_);
-  head_start_seconds_ = kReserve * host_seconds_;
-  head_start_.queue(head_start_seconds_);
+  head_start_seconds_ = head_start_.queue(kReserve * host_seconds_);
   const auto start = std::chrono::steady_clock::now();
   return traced_units(
       [&] {

@@ -129,7 +129,8 @@ class MeasuringRank {
         }
       }
     }
-    const bool replays = settings_.recipe.run.cuda_graphs != recipe::CudaGraphs::kOff;
+    const bool replays =
+        !settings_.on.device.is_cpu() && settings_.recipe.run.cuda_graphs != recipe::CudaGraphs::kOff;
     for (size_t i = 0; replays && i < models.size(); ++i) {
       if (layouts[i].tensor == 1) measure_replays(*models[i], layouts[i].recompute);
     }

@@ -8,8 +8,8 @@ namespace tessera::recipe {
 
 namespace {
 
-/// A GPU has this micro-batch's and the next one's images as bytes, each a quarter of the numbers.
-constexpr double kBytesOnGpu = 2 * 0.25;
+/// A GPU has this micro-batch's and the next one's images as uint8, a quarter of their size in fp32.
+constexpr double kBatchesAheadOnGpu = 2 * 0.25;
 
 }  // namespace
 
@@ -17,9 +17,10 @@ plan::CostInputs cost_inputs(const Recipe& recipe, const CostFacts& facts) {
   return {.compute_bytes = facts.compute_bytes,
           .reduce_bytes = facts.reduce_bytes,
           .kept_values = kept_numbers(recipe),
-          .batches_ahead = facts.on_cpu ? static_cast<double>(recipe.data.prefetch) : kBytesOnGpu,
+          .batches_ahead = facts.on_cpu ? static_cast<double>(recipe.data.prefetch) : kBatchesAheadOnGpu,
           .accumulates = facts.accumulates,
           .on_gpu = !facts.on_cpu,
+          .gradients_as_made = updates_without_host(recipe.optimizer),
           .keeps_activations = !facts.on_cpu && recipe.run.keep_activations == KeepActivations::kAlways,
           .piece_values = mesh::kPieceValues,
           .pieces_at_once = mesh::kPiecesAtOnce,

@@ -18,7 +18,8 @@ struct CostFacts {
 
 plan::CostInputs cost_inputs(const Recipe& recipe, const CostFacts& facts);
 
-/// Can a GPU make an update without numbers of the host, so that it may be recorded as a CUDA graph?
+/// AdamW and Adam: a GPU makes the update without values of the host, so that it may be recorded as a CUDA
+/// graph, and reads the gradients of a single micro-batch in the compute dtype.
 bool updates_without_host(const OptimizerRecipe& optimizer);
 
 }  // namespace tessera::recipe

@@ -26,7 +26,7 @@ void check_hosts(const launch::Ranks& ranks) {
   const int64_t of_host = ranks.local_world;
   if (ranks.world == of_host) {
     user_error({.where = kWhere,
-                .problem = ranks.world == 1 ? "one rank, without a launcher"
+                .problem = ranks.world == 1 ? "profile-hosts was started as one rank, without a launcher"
                                             : concat("all ", ranks.world, " ranks are on one host"),
                 .expected = "ranks on at least two hosts",
                 .hint = "start it with srun, mpirun or torchrun on several hosts; tessera plan profile "
@@ -34,7 +34,7 @@ void check_hosts(const launch::Ranks& ranks) {
   }
   if (ranks.world % of_host != 0) {
     user_error({.where = kWhere,
-                .problem = concat(ranks.world, " ranks, ", of_host, " of them on this host"),
+                .problem = concat("this host has ", of_host, " of ", ranks.world, " ranks"),
                 .expected = "as many ranks on every host"});
   }
   if (ranks.local_rank != ranks.rank % of_host) {
@@ -46,7 +46,22 @@ void check_hosts(const launch::Ranks& ranks) {
   }
 }
 
-void check_profile(const planner::Profile& profile, const launch::Ranks& ranks) {
+/// What the messages join must have been measured likewise.
+void check_profile(const planner::Profile& profile, const launch::Ranks& ranks, int64_t threads) {
+  const planner::Provenance& from = profile.provenance;
+  if (from.device != "CPU" || !from.names_machine() || !from.assumed_links.empty()) {
+    user_error({.where = kWhere,
+                .problem = concat("the profile is of ", from.device,
+                                  !from.assumed_links.empty() ? ", and its links are assumed" : ""),
+                .expected = "one that tessera plan profile measured on a CPU, links included",
+                .hint = "links between GPUs come from tessera plan profile --machine FILE"});
+  }
+  if (from.threads != threads) {
+    user_error({.where = kWhere,
+                .problem = concat("the profile was measured with ", from.threads,
+                                  " threads of a rank, and these ranks have ", threads),
+                .hint = concat("set run.threads=", from.threads)});
+  }
   if (profile.provenance.ranks_of_host == ranks.local_world) return;
   user_error({.where = kWhere,
               .problem = concat("the profile was measured with ", profile.provenance.ranks_of_host,
@@ -81,7 +96,7 @@ int plan_profile_hosts(const PlanProfileHostsJob& job, const launch::Ranks& rank
     facts = eager::joined_facts({{mesh::program_fact()}, facts_of(job, ranks, links)});
     if (ranks.rank != 0) return;
     profile = job.read_profile();
-    check_profile(profile, ranks);
+    check_profile(profile, ranks, links.threads);
   });
   mesh::Rendezvous rendezvous = mesh::rendezvous(ranks, timeout);
   rendezvous.shared_memory = false;

@@ -14,6 +14,7 @@
 #include "tessera/base/text.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/eager/device.h"
+#include "tessera/eager/recorded_step.h"
 #include "tessera/eager/teacher.h"
 #include "tessera/launch/time_limit.h"
 #include "tessera/monitor/number.h"
@@ -45,9 +46,10 @@ nlohmann::ordered_json communication(mesh::Mesh& mesh) {
 double predicted_of_rank(const Prepared& p, int64_t rank) {
   plan::CostInputs inputs = eager::cost_inputs(
       eager::with_kept_activations(p.job.recipe, p.choices.keeps_activations), p.ranks.world, p.device);
-  inputs.records_passes = p.choices.graphs != recipe::CudaGraphs::kOff;
-  inputs.records_update =
-      p.choices.graphs == recipe::CudaGraphs::kStep && recipe::updates_without_host(p.job.recipe.optimizer);
+  inputs.records_passes = p.choices.graphs != recipe::CudaGraphs::kOff &&
+                          eager::why_not_recorded(p.job.recipe, p.plan, p.device).empty();
+  inputs.records_update = inputs.records_passes && p.choices.graphs == recipe::CudaGraphs::kStep &&
+                          recipe::updates_without_host(p.job.recipe.optimizer);
   const auto stages = plan::predict_stage_memory(p.job.recipe.model, p.plan, inputs, p.sizes.per_rank);
   const double own = stages[static_cast<size_t>(plan::stage_of(p.plan, rank))].total();
   if (!p.device.is_cpu()) {  // a checkpoint's copy lies in the host's memory

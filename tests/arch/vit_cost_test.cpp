@@ -81,6 +81,7 @@ TEST(Activations, AGpuWorksWithLessThanTheCpu) {
   VitConfig config = small_config();
   EXPECT_EQ(activations(config, 2, true).working_on_gpu, 2 * 17 * (64 + 256));
   EXPECT_EQ(activations(config, 2, false).working_on_gpu, 2 * 17 * (64 + 256 + 256)) << "GELU's output again";
+  EXPECT_LT(activations(config, 2, true).working_on_gpu, activations(config, 2, true).working);
   const TensorShare half{.degree = 2, .index = 0, .keeps_gathered = true};
   const std::vector<TensorShare> shares = {{}, half, half, {}};
   EXPECT_EQ(activations(config, 2, true, shares).working_on_gpu, 2 * 17 * (64 + 2 * (64 + 128)));

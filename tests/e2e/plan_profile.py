@@ -120,7 +120,8 @@ def launched(folder, *words, world=4, of_host=2, local_rank=None):
     for rank in range(world):
         environment = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(of_host), "MASTER_ADDR": "127.0.0.1",
                        "LOCAL_RANK": str(rank % of_host if local_rank is None else local_rank(rank)), "MASTER_PORT": str(PORT)}
-        words_of_rank = ("plan", "profile-hosts", "tiny.toml", "--profile", "profile.json", "--rounds", 1, *words)
+        words_of_rank = ("plan", "profile-hosts", "tiny.toml", *(() if "--profile" in words else ("--profile", "profile.json")),
+                         "--rounds", 1, *words)
         runs.append(tessera(*words_of_rank, folder=folder, env=environment))
     return runs
 
@@ -154,6 +155,15 @@ def hosts_that_cannot_be_measured_are_refused():
                             (dict(world=2, of_host=1), "the profile was measured with 2 ranks of a host, and 1 were started on each"),
                             (dict(local_rank=lambda rank: rank // 2), "expected consecutive ranks on each host")):
             for run in launched(folder, **words):
+                check(run.wait(60) == 2 and says in run.text(), words, run.tail())
+        # Rank 0 alone reads the profile; the others end with what it says.
+        tessera("plan", "assume", "tiny.toml", "--machine", SOURCE / "recipes/machines/h100_sxm.toml", "--ranks-per-host", 2,
+                "--set", "precision.compute=bf16", "-o", "h100.json", folder=folder).done(30)
+        for words, says in ((("--profile", "h100.json", "--set", "precision.compute=bf16"), "expected one that tessera plan profile measured on a CPU"),
+                            (("--profile", "none.json"), "none.json"),
+                            (("--set", "run.threads=2", "--force"), "the profile was measured with 1 threads of a rank, and these ranks have 2"),
+                            (("-o", "tiny.toml"), "the file tiny.toml exists already")):
+            for run in launched(folder, *words, world=2, of_host=1):
                 check(run.wait(60) == 2 and says in run.text(), words, run.tail())
 
 

@@ -56,20 +56,28 @@ TEST(Memory, RecordingsCopyWhatTheyCompare) {
   const Memory plain = memory(Level::kReplicate, 1, inputs);
   EXPECT_EQ(plain.program, kGpuWorkspaces);
   EXPECT_EQ(plain.recording, 0);
-  inputs.records_passes = true;
+  inputs.records_passes = inputs.gradients_as_made = true;
   // Of a pass: all gradients, as they are made in bf16, twice, and the images it reads.
   const double image = 4 * 4 * 4;
   const Memory many = memory(Level::kReplicate, 1, inputs, false, 1, 100);
   EXPECT_EQ(many.recording, 2 * 2 * 1315 - many.gradients + 100 * image);
-  inputs.accumulates = true;  // in fp32
+  inputs.gradients_as_made = false;  // most optimizers read them in fp32
+  const Memory wide = memory(Level::kReplicate, 1, inputs, false, 1, 100);
+  EXPECT_EQ(wide.recording, 2 * 4 * 1315 - wide.gradients + 100 * image);
+  inputs.accumulates = true;  // those of earlier micro-batches as well
   const Memory added = memory(Level::kReplicate, 1, inputs, false, 1, 100);
-  EXPECT_EQ(added.recording, 2 * 4 * 1315 - added.gradients + 100 * image);
+  EXPECT_EQ(added.recording, 3 * 4 * 1315 - added.gradients + 100 * image);
   inputs.accumulates = false;
+  inputs.gradients_as_made = true;
   inputs.records_update = true;
   inputs.batches_ahead = 0.5;
   // Of an update: the states and the copies in bf16 twice, the gradients, and images.
   const Memory few = memory(Level::kReplicate, 1, inputs);
   EXPECT_EQ(few.total() - few.program, (2 * (12 + 2) + 2) * 1315 + 2.5 * image);
+  inputs.kept_values = 3;  // a moving average is not written by the update
+  const Memory averaged = memory(Level::kReplicate, 1, inputs);
+  EXPECT_EQ(averaged.total() - averaged.program, (2 * (12 + 2) + 4 + 2) * 1315 + 2.5 * image);
+  inputs.kept_values = 2;
   EXPECT_EQ(memory(Level::kReplicate, 1, inputs, false, 1, 100).recording, many.recording)
       << "a pass needs more";
 }
