@@ -90,10 +90,16 @@ def described(name, row, ranks, schedules=iter(())):
         words.append(f"{pipeline} stages {schedule}")
     words.append(f"{micro_batches} x {per_rank} images")
     return {"name": name, "text": ", ".join(words), "model": row["model"], "transport": row["transport"], "stages": pipeline,
-            "images_per_rank": per_rank, "sets": sets}
+            "images_per_rank": per_rank, "sets": sets, "reference": reference_of(row)}
+
+
+def reference_of(row):
+    """Key of references(): a plan and its reference step are predicted from one profile."""
+    return f"{row['model']}, {row['transport']}"
 
 
 def references(ranks):
-    """{model: the plan to whose step those of the model are compared}."""
-    row = {"size": 1, "transport": "shared memory", "level": "zero2", "recompute": False, "layout": (1, 1), "micro_batches": 1}
-    return {model: described(f"reference {model}", {**row, "model": model}, ranks) for model in MODELS}
+    """{model and transport: the plan to whose step those of both are compared}."""
+    row = {"size": 1, "level": "zero2", "recompute": False, "layout": (1, 1), "micro_batches": 1}
+    rows = [{**row, "model": model, "transport": transport} for model in MODELS for transport in TRANSPORTS]
+    return {reference_of(row): described(f"reference {reference_of(row)}", row, ranks) for row in rows}

@@ -8,7 +8,7 @@
     tools/blind_predictions.py report --plans trial/plans.json      tables in Markdown
 
 All files lie in the folder of plans.json. Times are compared as multiples of the step of a reference plan of the same
-model. A throttled link is the loopback interface of a network namespace that `tc` slows (needs root and iproute2), both for
+model and transport, which is predicted from the same profile. A throttled link is the loopback interface of a network namespace that `tc` slows (needs root and iproute2), both for
 profiles and for measurements. Nothing else should run on the machine meanwhile.
 Exit code: 0; 1 when `report` finds a limit exceeded; 2 for a wrong argument or state.
 """
@@ -54,6 +54,11 @@ def records_of(folder):
 
 
 # ---- draw and predict
+
+def reference_key(plan):
+    """Plans of earlier versions have a reference for each model."""
+    return plan.get("reference", plan["model"])
+
 
 def draw(options):
     if options.output.exists():
@@ -156,7 +161,7 @@ def check_memory(groups, plans, predictions):
 
 
 def measure_group(runs, plans, options, source, link, tell):
-    """Each round takes the plans in random order. A reference step of the same model is measured before and after each."""
+    """Each round takes the plans in random order. A step of its reference is measured before and after each."""
     with contextlib.ExitStack() as stack:
         def start(plan):
             training = Training(options.program, options.plans.parent, plan, plans["ranks"], link)
@@ -164,18 +169,18 @@ def measure_group(runs, plans, options, source, link, tell):
             training.steps(2)  # memory is found
             return training
 
-        models = {run["model"] for run in runs}
-        reference = {model: start(plan) for model, plan in plans["references"].items() if model in models}
-        trainings = [(run["model"], start(run)) for run in runs]
+        needed = {reference_key(run) for run in runs}
+        reference = {key: start(plan) for key, plan in plans["references"].items() if key in needed}
+        trainings = [(reference_key(run), start(run)) for run in runs]
         for turn in range(options.rounds):
             source.shuffle(trainings)
-            model_before = None
-            for model, training in trainings:
-                if model_before != model:
-                    tell({"kind": "sample", "round": turn, "of": "before", **sample(reference[model], options.steps)})
+            key_before = None
+            for key, training in trainings:
+                if key_before != key:
+                    tell({"kind": "sample", "round": turn, "of": "before", **sample(reference[key], options.steps)})
                 tell({"kind": "sample", "round": turn, "of": "plan", **sample(training, options.steps)})
-                tell({"kind": "sample", "round": turn, "of": "after", **sample(reference[model], options.steps)})
-                model_before = model
+                tell({"kind": "sample", "round": turn, "of": "after", **sample(reference[key], options.steps)})
+                key_before = key
         for _, training in trainings:
             tell({"kind": "memory", "name": training.name, "bytes": training.finish()})
 
@@ -255,7 +260,7 @@ def report(options):
     by_name = {one["name"]: one for one in predictions["predictions"]}
     errors, memory_errors = [], []
     for plan in measured:
-        one, reference = by_name[plan["name"]], by_name[plans["references"][plan["model"]]["name"]]
+        one, reference = by_name[plan["name"]], by_name[plans["references"][reference_key(plan)]["name"]]
         peaks = stage_peaks(memory[plan["name"]], plan["stages"])
         error, of_stages = row_of(plan, one, one["seconds"] / reference["seconds"], ratios[plan["name"]], peaks)
         errors.append(error)

@@ -47,7 +47,7 @@ struct UnitKey {
 /// What the rounds found.
 struct Found {
   std::map<UnitKey, std::vector<UnitPass>> units;
-  std::map<UnitKey, double> replayed;                         // shares, of a device, which has one rank
+  std::map<UnitKey, double> replayed;                         // UnitTimes::replayed, of GPUs alone
   std::vector<double> widen, accumulate, add_sum, optimizer;  // seconds for a value
 
   void add(const Found& other) {

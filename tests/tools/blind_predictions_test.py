@@ -126,6 +126,12 @@ class Seal(unittest.TestCase):
             found = [(record["kind"], record["attempt"]) for record in blind_predictions.records_of(pathlib.Path(name))]
             self.assertEqual(found, [("begin", "a"), ("begin", "b"), ("sample", "b"), ("complete", "b"), ("begin", "c")])
 
+    def test_a_plan_and_its_reference_are_of_one_profile(self):
+        references = blind_plans.references(2)
+        for plan in blind_plans.draw_plans(3, 32, 2):
+            reference = references[blind_predictions.reference_key(plan)]
+            self.assertEqual((reference["model"], reference["transport"]), (plan["model"], plan["transport"]))
+
     def test_identical_plans_come_first_and_every_plan_once(self):
         plans = {"references": blind_plans.references(2), "plans": blind_plans.draw_plans(3, 32, 2)}
         groups = blind_predictions.groups_of(plans, 8, "seed")
