@@ -390,6 +390,10 @@ std::string why_not_recorded(const recipe::Recipe& recipe, const plan::Plan& pla
   if (std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr)
     return "PYTORCH_NO_CUDA_MEMORY_CACHING frees memory that a recording needs";
   if (plan.world > 1 && recipe.run.share_gpu) return "ranks that share a GPU exchange data through the host";
+  // The numbers decide masks of dropout, the counts the sizes of messages. Both are learned in the pass
+  // itself.
+  if (any_unit([](const plan::UnitPlan& unit) { return unit.is_cut(); }))
+    return "in every pass the ranks of a tensor group tell each other which samples they hold";
   const bool accumulates = recipe::resolve_batch(recipe.train, plan.world).accumulation > 1;
   const bool stays_gathered = any_unit([](const plan::UnitPlan& unit) {
     return unit.level == plan::Level::kZero1 || unit.level == plan::Level::kZero2;

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "tessera/arch/cut.h"
+#include "tessera/base/error.h"
 #include "tessera/base/random.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/few_query_attention.h"
@@ -97,6 +98,8 @@ at::Tensor Dropout::operator()(const at::Tensor& x, const ForwardContext& contex
 at::Tensor Dropout::of_columns(const at::Tensor& x, const ops::MaskColumns& columns,
                                const std::vector<uint64_t>& samples, const ForwardContext& context) const {
   if (!active(context) || x.numel() == 0) return x;
+  // HostValues would call `make` again when the samples of this pass are gone.
+  TESSERA_CHECK(!ops::host_values_are_kept(), name, ": passes of a tensor group are not recorded");
   const auto make = [this, &context, &samples, columns, rows = x.size(1), dtype = x.scalar_type()] {
     return ops::dropout_mask_columns(rate, random_key(context.key, name), samples, rows, columns, dtype);
   };

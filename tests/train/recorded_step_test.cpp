@@ -504,6 +504,10 @@ TEST(RecordedStep, WhatIsNotRecordedHasAReason) {
   EXPECT_EQ(why({"run.share_gpu=true"}), "");
   EXPECT_EQ(why({"run.share_gpu=true"}, 2), "ranks that share a GPU exchange data through the host");
   EXPECT_EQ(why({"shard.offload=optimizer"}), "state lies in the host's memory");
+  const char* tensor = "in every pass the ranks of a tensor group tell each other which samples they hold";
+  EXPECT_EQ(why({"parallel.tensor=2"}, 2), tensor);
+  EXPECT_EQ(why({"shard.units=blocks.1=zero3+tensor2"}, 4), tensor);
+  EXPECT_EQ(why({"parallel.tensor=1"}, 2), "");
   ::setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", 1);
   EXPECT_EQ(why({}), "PYTORCH_NO_CUDA_MEMORY_CACHING frees memory that a recording needs");
   ::unsetenv("PYTORCH_NO_CUDA_MEMORY_CACHING");
