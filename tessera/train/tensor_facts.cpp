@@ -2,9 +2,10 @@
 #include "tessera/train/tensor_facts.h"
 
 #include <algorithm>
-#include <cmath>
+#include <functional>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "tessera/arch/cut.h"
 #include "tessera/base/error.h"
@@ -120,6 +121,22 @@ plan::Plan with_zero3(plan::Plan plan) {
   return plan;
 }
 
+/// The most images for which `less` sends no more than `more`; 0: none, or kMostImages where it is more.
+constexpr int64_t kMostImages = int64_t{1} << 20;
+
+int64_t images_up_to(const std::function<double(int64_t images)>& less,
+                     const std::function<double(int64_t images)>& more) {
+  const auto holds = [&](int64_t images) { return less(images) <= more(images); };
+  int64_t held = 0, beyond = 1;
+  while (beyond <= kMostImages && holds(beyond)) held = std::exchange(beyond, 2 * beyond);
+  if (beyond > kMostImages) return kMostImages;
+  while (beyond - held > 1) {
+    const int64_t middle = (held + beyond) / 2;
+    (holds(middle) ? held : beyond) = middle;
+  }
+  return held;
+}
+
 void add_traffic(const Prepared& p, Rows& rows) {
   const auto inputs = eager::cost_inputs(p.job.recipe, p.ranks.world, p.device);
   const auto sent = [&](const plan::Plan& plan, int64_t batch) {
@@ -129,12 +146,16 @@ void add_traffic(const Prepared& p, Rows& rows) {
   rows.emplace_back(
       "sent per rank and step",
       concat(human_bytes(now.total()), " (activations between tensor ranks ", human_bytes(now.exchanged),
-             ", parameters ", human_bytes(now.gathered), ", gradients ", human_bytes(now.reduced), ")"));
-  const double zero3 = sent(with_zero3(p.plan), 0).total(), without = sent(p.plan, 0).total();
-  const double images = std::max(0.0, (zero3 - without) / (sent(p.plan, 1).total() - without));
+             now.passed > 0 ? concat(", to other stages ", human_bytes(now.passed)) : "", ", parameters ",
+             human_bytes(now.gathered), ", gradients ", human_bytes(now.reduced), ")"));
+  // Stages pass on the same activations in both plans.
+  const plan::Plan other = with_zero3(p.plan);
+  const int64_t images = images_up_to([&](int64_t batch) { return sent(p.plan, batch).total(); },
+                                      [&](int64_t batch) { return sent(other, batch).total(); });
   rows.emplace_back("zero3 in the place of tensor parallelism",
-                    concat("would send ", human_bytes(zero3), "; tensor parallelism sends less up to ",
-                           static_cast<int64_t>(std::floor(images)),
+                    concat("would send ", human_bytes(sent(other, p.sizes.per_rank).total()),
+                           images == kMostImages ? "; tensor parallelism sends less for any number of"
+                                                 : concat("; tensor parallelism sends less up to ", images),
                            " images per rank and micro-batch (here ", p.sizes.per_rank, ")"));
 }
 

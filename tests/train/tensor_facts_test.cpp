@@ -6,6 +6,7 @@
 
 #include "small_run.h"
 #include "tessera/base/text.h"
+#include "tessera/plan/traffic.h"
 #include "tessera/train/prepared.h"
 
 namespace tessera::train {
@@ -62,6 +63,36 @@ TEST(TensorFacts, SayWhatIsSent) {
       << rows["sent per rank and step"];
   EXPECT_TRUE(rows["zero3 in the place of tensor parallelism"].ends_with(
       " images per rank and micro-batch (here 6)"));
+}
+
+// Two stages of 4 ranks: stem and 2 blocks, 2 blocks and head. Stage 0 sends the most: activations forward,
+// 5 tokens of 24 fp32 values for each of 6 images in both micro-batches. zero3 passes on the same.
+TEST(TensorFacts, SayWhatStagesSend) {
+  const std::vector<std::string> stages = {"parallel.pipeline=2", "parallel.micro_batches=2",
+                                           "parallel.stages=[2, 2]", "model.depth=4", "model.mlp_width=96"};
+  std::vector<std::string> sets = stages;
+  sets.emplace_back("parallel.tensor=2");
+  Prepared p = prepared(sets, 0);
+  p.sizes = batch_sizes(p.job.recipe, p.plan);
+  ASSERT_EQ(p.sizes.per_rank, 6);
+  auto rows = said(p);
+  const double image = 5 * 24 * 4, passed = 2 * 6 * image, exchanged = 2 * 8 * passed;
+  const auto inputs = cost_inputs(p.job.recipe, 8);
+  const auto sent = [&](const plan::Plan& plan) {  // parameters and gradients
+    return plan::step_traffic(p.job.recipe.model, plan, inputs, 2, /*batch=*/0);
+  };
+  const plan::StepTraffic tensor = sent(p.plan), zero3 = sent(make_plan(make_recipe(stages), 8));
+  EXPECT_EQ(rows["sent per rank and step"],
+            concat(human_bytes(tensor.total() + passed + exchanged), " (activations between tensor ranks ",
+                   human_bytes(exchanged), ", to other stages ", human_bytes(passed), ", parameters ",
+                   human_bytes(tensor.gathered), ", gradients ", human_bytes(tensor.reduced), ")"));
+  const auto images = static_cast<int64_t>((zero3.total() - tensor.total()) / (2 * 2 * 8 * image));
+  EXPECT_GT(images, static_cast<int64_t>((zero3.total() - tensor.total()) / (2 * (2 * 8 + 1) * image)))
+      << "the activations of stages count on both sides";
+  EXPECT_EQ(
+      rows["zero3 in the place of tensor parallelism"],
+      concat("would send ", human_bytes(zero3.total() + passed), "; tensor parallelism sends less up to ",
+             images, " images per rank and micro-batch (here 6)"));
 }
 
 TEST(TensorFacts, WarnOfGroupsOverSeveralHosts) {
