@@ -35,6 +35,13 @@ arch::VitConfig three_heads() {
   return config;
 }
 
+arch::ResMlpConfig small_resmlp() {
+  auto config = arch::small<arch::ResMlpConfig>(kSizes);
+  config.layer_scale = 0.5;
+  config.drop_path = 0.2;
+  return config;
+}
+
 /// What models have, in few models.
 struct NamedConfig {
   const char* name;
@@ -68,10 +75,11 @@ std::vector<NamedConfig> configs() {
   vit.heads = 1;
   vit.mlp_width = 32;  // one rank has all of either
   all.push_back({"one_head", vit});
-  auto resmlp = arch::small<arch::ResMlpConfig>(kSizes);
-  resmlp.layer_scale = 0.5;
-  resmlp.drop_path = 0.2;
-  all.push_back({"resmlp", resmlp});
+  vit = three_heads();
+  vit.heads = 25;
+  vit.width = 100;
+  all.push_back({"heads_25", vit});
+  all.push_back({"resmlp", small_resmlp()});
   return all;
 }
 
@@ -159,8 +167,8 @@ void expect_one_ranks(const Case& one) {
 /// Pairs of everything that may be together.
 std::vector<Case> all_cases(at::ScalarType dtype) {
   const auto models = configs();
-  const std::vector<std::pair<int64_t, int64_t>> ranks = {{2, 1}, {2, 2}, {3, 1}, {4, 1},
-                                                          {2, 3}, {3, 2}, {1, 2}};
+  const std::vector<std::pair<int64_t, int64_t>> ranks = {{2, 1}, {2, 2}, {3, 1}, {4, 1}, {2, 3},
+                                                          {3, 2}, {1, 2}, {4, 2}, {3, 3}};
   const std::vector<Mix> mixes = {Mix::kAdjacent, Mix::kStrided, Mix::kMixed};
   const std::vector<std::pair<Level, int64_t>> levels = {
       {Level::kReplicate, 0}, {Level::kZero1, 0}, {Level::kZero2, 0}, {Level::kZero3, 0}, {Level::kZero3, 2}};
@@ -201,30 +209,35 @@ TEST(Layouts, TwoTensorRanksTimesTwoOfData) {
 }
 
 /// What one rank of tensor 2 x data 2 sends over its tensor group in a step of two micro-batches, in rows of
-/// a token: forward two gathers and two sums a block, backward the same, and what is made again. In the last
+/// a token of a sample.
+int64_t rows_of_a_sample(const arch::ModelConfig& config, Recompute recompute, bool keep_gathered) {
+  const Case one{{"", config},
+                 2,
+                 2,
+                 Mix::kAdjacent,
+                 Level::kReplicate,
+                 0,
+                 recompute,
+                 keep_gathered,
+                 plan::Offload::kNone,
+                 1,
+                 8,
+                 2,
+                 2};
+  const StepResult step = step_of(input_of(one), plan_of(one));
+  const int64_t bytes = step.bytes_sent[0].at("gather_rows") + step.bytes_sent[0].at("sum_rows");
+  const int64_t micro_batches = 2, samples = 2, row = 24 * 8;
+  EXPECT_EQ(bytes % (micro_batches * samples * row), 0);
+  return bytes / (micro_batches * samples * row);
+}
+
+/// Forward two gathers and two sums a block, backward the same, and what is made again. In the last
 /// block the head reads one token of N: that block sums one, and its MLP gathers one.
 TEST(Layouts, SendsTheLeast) {
   const auto rows_sent = [](Recompute recompute, bool keep_gathered, double layer_scale) {
     arch::VitConfig config = three_heads();
     config.layer_scale = layer_scale;
-    const Case one{{"", config},
-                   2,
-                   2,
-                   Mix::kAdjacent,
-                   Level::kReplicate,
-                   0,
-                   recompute,
-                   keep_gathered,
-                   plan::Offload::kNone,
-                   1,
-                   8,
-                   2,
-                   2};
-    const StepResult step = step_of(input_of(one), plan_of(one));
-    const int64_t bytes = step.bytes_sent[0].at("gather_rows") + step.bytes_sent[0].at("sum_rows");
-    const int64_t micro_batches = 2, samples = 2, row = 24 * 8;
-    EXPECT_EQ(bytes % (micro_batches * samples * row), 0);
-    return bytes / (micro_batches * samples * row);
+    return rows_of_a_sample(config, recompute, keep_gathered);
   };
   const int64_t n = 10;
   EXPECT_EQ(rows_sent(Recompute::kNone, true, 0), 2 * 8 * n + (n + 3) * 2);
@@ -235,6 +248,19 @@ TEST(Layouts, SendsTheLeast) {
   EXPECT_EQ(rows_sent(Recompute::kAll, true, 0.5), 2 * 12 * n + (n + 3) * 2 + n + 3);
   EXPECT_EQ(rows_sent(Recompute::kKeepSums, false, 0), 2 * 10 * n + (n + 3) * 2 + n + 1);
   EXPECT_EQ(rows_sent(Recompute::kKeepSums, false, 0.5), 2 * 10 * n + (n + 3) * 2 + n + 1);
+}
+
+/// Of a ResMLP's block only the MLP is cut, and all tokens are read: one gather and one sum forward, the same
+/// backward; a gather again; and a sum again, which the gradient of LayerScale needs.
+TEST(Layouts, ResMlpSendsTheLeast) {
+  const auto rows_sent = [](Recompute recompute, bool keep_gathered) {
+    return rows_of_a_sample(small_resmlp(), recompute, keep_gathered);
+  };
+  const int64_t blocks = 3, n = 9;
+  EXPECT_EQ(rows_sent(Recompute::kNone, true), blocks * 4 * n);
+  EXPECT_EQ(rows_sent(Recompute::kNone, false), blocks * 5 * n);
+  EXPECT_EQ(rows_sent(Recompute::kKeepSums, false), blocks * 5 * n);
+  EXPECT_EQ(rows_sent(Recompute::kAll, true), blocks * 6 * n);
 }
 
 /// What the ranks of a tensor group of 4 send where they hold unequal numbers of samples, in rows of a token.
