@@ -126,6 +126,21 @@ TEST(TensorResume, EveryOptimizersStateIsBitwise) {
   }
 }
 
+// Of a ResMLP the MLPs alone are cut.
+TEST(TensorResume, StateOfAResMlpIsBitwise) {
+  const Sets sets = {"model.family=resmlp", "model.layer_scale=0.5"};
+  const Curve straight = train_layout(1, sets, kEnd);
+  for (size_t i = 0; i < kSavedLayouts.size(); ++i) {
+    const SavedLayout& before = kSavedLayouts[i];
+    const SavedLayout& after = kSavedLayouts[(i + 3) % kSavedLayouts.size()];
+    SCOPED_TRACE(concat(before.name, " -> ", after.name));
+    const auto saved = save_under(before, sets);
+    const Continued found = continue_training(after, sets, saved->folder.path(), kEnd, "");
+    expect_same_state(found.loaded, saved->state);
+    expect_continues(found.curve, straight);
+  }
+}
+
 // The same layout: the curve of the uninterrupted training, bit by bit.
 TEST(TensorResume, OnTheSameRanksIsBitwise) {
   for (const SavedLayout& layout : kSavedLayouts) {

@@ -29,6 +29,8 @@ const std::vector<Choice> kRanks = {
     {"tensor_3", {"parallel.tensor=3"}, 3},
     {"tensor_4", {"parallel.tensor=4"}, 4},
     {"tensor_2_data_3", {"parallel.tensor=2", "parallel.tensor_adjacent=false"}, 6},
+    {"tensor_4_strided_data_2", {"parallel.tensor=4", "parallel.tensor_adjacent=false"}, 8},
+    {"tensor_3_data_3", {"parallel.tensor=3"}, 9},
     {"mixed", {}, 4},
 };
 // The units' rules of the mixed layout.
@@ -49,12 +51,14 @@ const std::vector<Choice> kModels = {
     {"map_pool", {"model.pool=map", "model.heads=1"}},
     {"tanh_head", {"model.head=tanh", "train.accumulation=2"}},
     {"image_uneven", {"train.batch=36", "model.mlp_width=96"}},
+    {"no_dropout", {"model.dropout=0", "model.drop_path=0"}},
+    {"resmlp", {"model.family=resmlp", "model.layer_scale=0.5"}},
 };
 const std::vector<Choice> kOptimizers = {
     {"sgd", {"optimizer.name=sgd", "optimizer.lr=1"}},
     {"adamw_layer_decay", {"optimizer.lr=1e-3", "optimizer.layer_decay=0.8"}},
     {"lion_ema", {"optimizer.name=lion", "optimizer.lr=1e-4", "ema.decay=0.9"}},
-    {"lamb", {"optimizer.name=lamb", "optimizer.lr=1e-3"}},
+    {"lamb_offload_all", {"optimizer.name=lamb", "optimizer.lr=1e-3", "shard.offload=all"}},
     {"lars", {"optimizer.name=lars", "optimizer.lr=1"}},
     {"adafactor", {"optimizer.name=adafactor", "optimizer.lr=1e-3"}},
     {"muon_offload", {"optimizer.name=muon", "optimizer.lr=3e-4", "shard.offload=optimizer"}},
@@ -128,11 +132,18 @@ TEST_P(TensorTable, TrainsAsOneRank) {
   const std::string precision = one.precision.name;
   const bool narrow = precision != "fp32";
   EXPECT_NEAR(found.losses[0], expected.losses[0], (narrow ? 5e-3 : 2e-6) * expected.losses[0]);
-  const double curve = narrow ? 2e-2 : std::string(one.optimizer.name) == "sgd" ? 5e-6 : 5e-5;
+  // Without dropout losses are closer, and rounding changes later gradient norms more: those of one rank that
+  // accumulates micro-batches are as far apart (0.04 in bf16, 0.15 in fp8).
+  const bool drops = std::string(one.model.name) != "no_dropout";
+  const double curve = narrow                                     ? (drops ? 2e-2 : 5e-3)
+                       : std::string(one.optimizer.name) == "sgd" ? 5e-6
+                                                                  : 5e-5;
   const double norm = precision == "fp8" ? 4e-2 : narrow ? 2e-2 : 2e-4;
+  const double later_norm = drops || !narrow ? norm : precision == "fp8" ? 0.3 : 0.1;
   for (size_t i = 0; i < expected.losses.size(); ++i) {
     EXPECT_NEAR(found.losses[i], expected.losses[i], curve * expected.losses[i]) << "loss of step " << i;
-    EXPECT_NEAR(found.norms[i], expected.norms[i], norm * expected.norms[i]) << "gradient norm of step " << i;
+    EXPECT_NEAR(found.norms[i], expected.norms[i], (i < 4 ? norm : later_norm) * expected.norms[i])
+        << "gradient norm of step " << i;
   }
   if (!HasFailure()) return;
   CompareOptions options;
