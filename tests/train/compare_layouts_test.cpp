@@ -15,6 +15,7 @@
 
 #include "../error_text.h"
 #include "small_run.h"
+#include "tessera/arch/cut.h"
 #include "tessera/base/file.h"
 #include "tessera/models/segmented_model.h"
 
@@ -196,10 +197,11 @@ class Fault {
     ASSERT_GE(last, 0);
     before = values[last].item<double>();
     values[last] = before + value_;
-    int64_t element = shard.regions.front().begin + last;
+    const Region& region = shard.regions.back();
+    int64_t element = region.end - 1;  // within the box
     index.resize(shard.shape.size());
-    for (size_t dim = shard.shape.size(); dim-- > 0; element /= shard.shape[dim])
-      index[dim] = element % shard.shape[dim];
+    for (size_t dim = shard.shape.size(); dim-- > 0; element /= region.box.dims[dim].size())
+      index[dim] = region.box.dims[dim].begin + element % region.box.dims[dim].size();
   }
 
   const std::string name_;
@@ -219,6 +221,30 @@ TEST(CompareLayouts, NamesAFaultyGradient) {
   EXPECT_EQ(first->b, fault.before + 0.5);
   // The weight that it updates differs as well; its wrong update is explained by its gradient.
   EXPECT_EQ(found.report.differing(), 1);
+}
+
+/// Of a tensor of which a rank has some columns, or some rows of each third.
+TEST(CompareLayouts, NamesAFaultyGradientOfACutTensor) {
+  for (const char* name : {"blocks.1.attn.qkv.weight", "blocks.1.mlp.fc2.weight"}) {
+    for (const int64_t rank : {0, 1}) {
+      SCOPED_TRACE(concat(name, ", rank ", rank));
+      Fault fault(name, rank, StepPoint::kGradients);
+      const LayoutComparison found =
+          compare("ranks=1", "ranks=2,parallel.tensor=2", in_float64(fault.hook()));
+      const TensorDifference* first = found.report.first_difference();
+      ASSERT_NE(first, nullptr);
+      EXPECT_EQ(first->title, concat("gradient of ", name));
+      const auto specs = arch::parameters(make_recipe().model);
+      const auto spec = std::ranges::find(specs, name, &arch::ParameterSpec::name);
+      const std::vector<Box> held = arch::boxes_of(*spec, 2, rank);
+      std::vector<int64_t> last;  // element of what the rank holds
+      for (const DimRange& dim : held.back().dims) last.push_back(dim.end - 1);
+      EXPECT_EQ(first->index, last);
+      EXPECT_NEAR(first->a, fault.before, 1e-12);
+      EXPECT_EQ(first->b, fault.before + 0.5);
+      EXPECT_EQ(found.report.differing(), 1);
+    }
+  }
 }
 
 /// Of two faults the one that a step computes first: gradients come from the head to the stem.

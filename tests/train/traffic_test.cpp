@@ -6,6 +6,7 @@
 
 #include <array>
 #include <set>
+#include <span>
 
 #include "small_run.h"
 #include "tessera/profile/link.h"
@@ -206,10 +207,12 @@ class TensorTraffic : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(TensorTraffic, IsWhatAStepSends) {
   at::set_num_threads(1);
+  static constexpr std::array kRecompute = {"", "+recompute", "+regather", "+keep_sums"};
   const std::string level = GetParam();
   struct Layout {
     std::vector<std::string> rules, sets;  // each rule without its level
     int64_t world;
+    size_t kinds = kRecompute.size();  // of recompute
   };
   const std::vector<std::string> all = {"blocks.0-2="};
   const std::vector<Layout> layouts = {
@@ -217,10 +220,15 @@ TEST_P(TensorTraffic, IsWhatAStepSends) {
       {all, {"parallel.tensor=2", "parallel.tensor_adjacent=false"}, 4},
       {all, {"parallel.tensor=4"}, 4},
       {{"blocks.0=tensor2+", "blocks.1=tensor4+", "blocks.2=tensor2+strided+"}, {}, 4},
+      // Stem and blocks 0 and 1 are frozen: they send forward alone.
+      {all, {"parallel.tensor=2", "optimizer.groups=[\"[cp]*: freeze\", \"blocks.[01].*: freeze\"]"}, 4},
+      // 2 of the 4 ranks that have the same part of a block split its state.
+      {{"blocks.0-2=ranks2+"}, {"parallel.tensor=2"}, 8, 2},
   };
   size_t number = 0;
-  for (const auto& [rules, layout, world] : layouts) {
-    for (const char* recompute : {"", "+regather", "+recompute", "+keep_sums"}) {
+  for (const auto& [rules, layout, world, kinds] : layouts) {
+    if (level == "replicate" && rules[0].ends_with("ranks2+")) continue;  // there is nothing to split
+    for (const char* recompute : std::span(kRecompute).first(kinds)) {
       const auto& [precision, reduce] = kPrecisions[number++ % kPrecisions.size()];
       std::string units;
       for (const std::string& rule : rules)
