@@ -159,6 +159,31 @@ def recipes_and_worlds():
             check_all_refused(runs, f"the world size is {of_first} on rank 0 and {of_second} on rank 1")
 
 
+def layouts():
+    with scratch() as folder:
+        with ranks_of(folder, [[PROGRAM, "train", tiny_recipe(folder), *settings(run__dir=folder / "run", run__timeout=15, parallel__tensor=tensor)]
+                               for tensor in (1, 2)]) as runs:
+            check_all_refused(runs, "ranks disagree on the recipe: 'tensor = 1' on rank 0, 'tensor = 2' on rank 1")
+
+
+def plan_files():
+    """One path, and other contents on each host."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
+        raise Skip("this user may not make mount namespaces (unshare --mount)")
+    with scratch() as folder:
+        with ranks(folder, [{}, {}]) as runs:
+            check([run.wait(60) for run in runs] == [0, 0], runs[0].tail(), runs[1].tail())
+        plan = (folder / "run/plan.json").read_text()
+        shutil.rmtree(folder / "run")
+        (folder / "data").mkdir()
+        for name, level in (("a", "zero3"), ("b", "zero2")):
+            (folder / name).mkdir()
+            (folder / name / "plan.json").write_text(plan.replace('"zero3"', f'"{level}"'))
+        words = settings(parallel__plan=folder / "data/plan.json")
+        with ranks(folder, [{"data": folder / "a"}, {"data": folder / "b"}], words) as runs:
+            check_all_refused(runs, "ranks disagree on the plan: ")
+
+
 def a_rank_that_never_comes():
     """Every rank that waits names it, also after rank 0, which serves the store, has ended."""
     with scratch() as folder, ranks(folder, [{}, {}], settings(run__timeout=4, train__batch=30), world=3) as runs:
@@ -272,5 +297,5 @@ def each_rank_restarted_by_its_own_supervisor():
 
 
 if __name__ == "__main__":
-    main(kernels_and_dtype, copies_of_the_data, commands, training_split_of_an_evaluation, weights_to_begin_with, recipes_and_worlds, a_rank_that_never_comes, a_rank_that_cannot_start, a_second_process_of_a_rank, restarted_by_torchrun, restarted_by_its_parent,
+    main(kernels_and_dtype, copies_of_the_data, commands, training_split_of_an_evaluation, weights_to_begin_with, recipes_and_worlds, layouts, plan_files, a_rank_that_never_comes, a_rank_that_cannot_start, a_second_process_of_a_rank, restarted_by_torchrun, restarted_by_its_parent,
          each_rank_restarted_by_its_own_supervisor)
