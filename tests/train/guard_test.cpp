@@ -5,10 +5,12 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "small_run.h"
 #include "tessera/base/file.h"
+#include "tessera/base/text.h"
 
 namespace tessera::train {
 namespace {
@@ -17,10 +19,12 @@ namespace fs = std::filesystem;
 using Sets = std::vector<std::string>;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Multiplies this rank's part of the head's last tensor, for as long as it lives.
+/// Multiplies this rank's part of the last tensor of the last stage (the head's), or of another stage, for as
+/// long as it lives.
 class Damage {
  public:
-  Damage(TrainState& state, double factor) : state_(state) {
+  Damage(TrainState& state, double factor, std::optional<int64_t> stage) : state_(state) {
+    if (plan::stage_of(state.plan, state.rank) != stage.value_or(state.plan.stages - 1)) return;
     const auto& units = state.sharded->units();
     master_ = units.back()->shards().back().master;
     before_ = master_.clone();
@@ -28,6 +32,7 @@ class Damage {
     state.sharded->parameters_changed();
   }
   ~Damage() {
+    if (!master_.defined()) return;
     master_.copy_(before_);
     state_.sharded->parameters_changed();
   }
@@ -43,10 +48,11 @@ struct Guarded {
   std::string error;  // of any rank; they must all have the same
 };
 
-/// Steps from the checkpoint's, or 0, to `until`. In the steps of `bad` the head's last tensor is multiplied
-/// by `factor`, on every rank that has a part of it. Saves at the end.
+/// Steps from the checkpoint's, or 0, to `until`. In the steps of `bad` the last tensor of the head, or of
+/// `stage`, is multiplied by `factor`, on every rank that has a part of it. Saves at the end.
 Guarded train_guarded(int64_t world, const Sets& sets, const std::set<int64_t>& bad, int64_t until,
-                      const fs::path& folder, double factor = kInfinity) {
+                      const fs::path& folder, double factor = kInfinity,
+                      std::optional<int64_t> stage = std::nullopt) {
   at::set_num_threads(1);
   Guarded result;
   std::atomic<int> told = 0;
@@ -59,7 +65,7 @@ Guarded train_guarded(int64_t world, const Sets& sets, const std::set<int64_t>& 
     try {
       while (state->step < until) {
         std::optional<Damage> damage;
-        if (bad.contains(state->step)) damage.emplace(*state, factor);
+        if (bad.contains(state->step)) damage.emplace(*state, factor, stage);
         train_until(*state, mesh, state->step + 1, curve);
       }
     } catch (const UserError& error) {
@@ -78,19 +84,46 @@ Guarded train_guarded(int64_t world, const Sets& sets, const std::set<int64_t>& 
 }
 
 Guarded train_alone(int64_t world, const Sets& sets, const std::set<int64_t>& bad, int64_t until,
-                    double factor = kInfinity) {
+                    double factor = kInfinity, std::optional<int64_t> stage = std::nullopt) {
   const TemporaryFolder folder("tessera-guard");
-  return train_guarded(world, sets, bad, until, folder.path(), factor);
+  return train_guarded(world, sets, bad, until, folder.path(), factor, stage);
 }
 
+struct GuardedLayout {
+  int64_t world;
+  Sets sets;
+};
+
+void PrintTo(const GuardedLayout& layout, std::ostream* out) {
+  *out << layout.world << " ranks " << join(layout.sets, " ");
+}
+
+Sets joined(Sets a, const Sets& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const Sets kTwoStages = {"parallel.pipeline=2", "parallel.micro_batches=2"},
+           kTwoStagesOfTensorGroups = {"parallel.pipeline=2", "parallel.micro_batches=2",
+                                       "parallel.tensor=2"};
+
+// In a pipeline the last stage alone has the loss.
 TEST(Guard, ASkippedStepChangesNothing) {
-  for (const Sets& sets : {Sets{"guard.skip_steps=1"}, Sets{"guard.skip_steps=1", "parallel.tensor=2"}}) {
-    const Guarded before = train_alone(2, sets, {}, 2), after = train_alone(2, sets, {2}, 3);
+  for (const GuardedLayout& layout :
+       {GuardedLayout{2, {}}, GuardedLayout{2, {"parallel.tensor=2"}}, GuardedLayout{2, kTwoStages},
+        GuardedLayout{4, kTwoStagesOfTensorGroups}}) {
+    SCOPED_TRACE(::testing::PrintToString(layout));
+    const Sets sets = joined({"guard.skip_steps=1"}, layout.sets);
+    const Guarded before = train_alone(layout.world, sets, {}, 2);
     EXPECT_EQ(before.skipped, 0);
-    EXPECT_EQ(after.skipped, 1);
-    ASSERT_EQ(after.curve.losses.size(), 3U);
-    EXPECT_FALSE(std::isfinite(after.curve.losses[2]));
-    expect_equal(after.curve.parameters, before.curve.parameters);
+    const bool is_pipeline = make_recipe(sets).parallel.pipeline.stages > 1;
+    for (int64_t stage = 0; stage < (is_pipeline ? 2 : 1); ++stage) {
+      const Guarded after = train_alone(layout.world, sets, {2}, 3, kInfinity, stage);
+      EXPECT_EQ(after.skipped, 1);
+      ASSERT_EQ(after.curve.losses.size(), 3U);
+      EXPECT_FALSE(std::isfinite(after.curve.losses[2]));
+      expect_equal(after.curve.parameters, before.curve.parameters);
+    }
   }
 }
 
@@ -98,12 +131,12 @@ TEST(Guard, DecidesAlikeOnAnyRanks) {
   const Sets sets = {"guard.skip_steps=2", "train.accumulation=2"};
   const Guarded expected = train_alone(1, sets, {1, 3, 4}, 6);
   EXPECT_EQ(expected.skipped, 3);
-  for (const auto& [world, tensor] :
-       std::vector<std::pair<int64_t, int64_t>>{{2, 1}, {3, 1}, {2, 2}, {4, 2}}) {
-    SCOPED_TRACE(concat(world, " ranks, tensor ", tensor));
-    Sets layout = sets;
-    layout.push_back(concat("parallel.tensor=", tensor));
-    const Guarded found = train_alone(world, layout, {1, 3, 4}, 6);
+  for (const GuardedLayout& layout :
+       {GuardedLayout{2, {}}, GuardedLayout{3, {}}, GuardedLayout{2, {"parallel.tensor=2"}},
+        GuardedLayout{4, {"parallel.tensor=2"}}, GuardedLayout{2, kTwoStages},
+        GuardedLayout{4, kTwoStagesOfTensorGroups}}) {
+    SCOPED_TRACE(::testing::PrintToString(layout));
+    const Guarded found = train_alone(layout.world, joined(sets, layout.sets), {1, 3, 4}, 6);
     EXPECT_EQ(found.skipped, 3);
     for (const size_t step : {0U, 2U, 5U}) {
       EXPECT_NEAR(found.curve.losses[step], expected.curve.losses[step], 1e-5 * expected.curve.losses[step]);
@@ -124,15 +157,44 @@ TEST(Guard, OneTooManyStopsAndNamesTheTensor) {
   EXPECT_EQ(train_alone(2, {"guard.skip_steps=2"}, {1, 2, 4, 5}, 6).error, "");
 }
 
-TEST(Guard, ASpikeIsSkippedAndTheNextOneStops) {
-  const Sets sets = {"guard.spike_factor=3", "guard.spike_window=2", "guard.spike_steps=1"};
-  const Guarded calm = train_alone(2, sets, {}, 3), skipped = train_alone(2, sets, {3}, 4, 3000.0);
+// The first one of the model that is trained, on whichever stage it lies: its ranks alone have the name.
+TEST(Guard, NamesTheFirstTensorOfAnyStage) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"cls_token", ""},
+      {"blocks.1.norm1.weight", "\"blocks.0.*: freeze\""},
+      {"norm.weight", "\"blocks.*: freeze\""},
+  };
+  for (const auto& [name, frozen] : cases) {
+    for (const GuardedLayout& layout :
+         {GuardedLayout{1, {}}, GuardedLayout{2, {"parallel.pipeline=2", "parallel.stages=[1, 2]"}},
+          GuardedLayout{3, {"parallel.pipeline=3", "parallel.stages=[1, 1, 1]"}},
+          GuardedLayout{4, {"parallel.pipeline=2", "parallel.stages=[1, 2]", "parallel.tensor=2"}}}) {
+      SCOPED_TRACE(concat(::testing::PrintToString(layout), ", ", name));
+      Sets sets = layout.sets;
+      if (!frozen.empty()) {
+        sets.push_back(concat("optimizer.groups=[\"cls_token: freeze\", \"pos_embed: freeze\", ",
+                              "\"patch_embed.*: freeze\", ", frozen, "]"));
+      }
+      const std::string error = train_alone(layout.world, sets, {1}, 2).error;
+      EXPECT_TRUE(
+          error.starts_with(concat("[train.step] the gradient of ", name, " is not finite in step 2 (loss ")))
+          << error;
+    }
+  }
+}
+
+class GuardSpike : public ::testing::TestWithParam<GuardedLayout> {};
+
+TEST_P(GuardSpike, IsSkippedAndTheNextOneStops) {
+  const auto& [world, layout] = GetParam();
+  const Sets sets = joined({"guard.spike_factor=3", "guard.spike_window=2", "guard.spike_steps=1"}, layout);
+  const Guarded calm = train_alone(world, sets, {}, 3), skipped = train_alone(world, sets, {3}, 4, 3000.0);
   EXPECT_EQ(calm.skipped, 0);
   EXPECT_EQ(skipped.skipped, 1);
   EXPECT_GT(skipped.curve.losses[3], 3 * skipped.curve.losses[2]);
   for (const auto& [name, tensor] : calm.curve.parameters)
     EXPECT_TRUE(tensor.equal(skipped.curve.parameters.at(name))) << name;
-  const std::string error = train_alone(2, sets, {3, 4}, 6, 3000.0).error;
+  const std::string error = train_alone(world, sets, {3, 4}, 6, 3000.0).error;
   for (const char* part :
        {"[train.step] step 5 has loss ",
         ", after 1 steps skipped in a row: expected at most guard.spike_factor = 3 times the median ",
@@ -140,6 +202,10 @@ TEST(Guard, ASpikeIsSkippedAndTheNextOneStops) {
     EXPECT_NE(error.find(part), std::string::npos) << part << ": " << error;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Layouts, GuardSpike,
+                         ::testing::Values(GuardedLayout{2, {}}, GuardedLayout{2, kTwoStages},
+                                           GuardedLayout{4, kTwoStagesOfTensorGroups}));
 
 // The steps after a spike change nothing, the order of the batches goes on, and a checkpoint within the range
 // knows how many are left.
