@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ResMLP through the trainer: the numbers of one rank on any, recompute bitwise, resume bitwise.
+// A ResMLP through the trainer: the numbers of one rank on any, also in stages; recompute bitwise, resume
+// bitwise; an evaluation is the same in stages.
 #include "small_run.h"
 #include "tessera/base/file.h"
+#include "tessera/base/text.h"
+#include "tessera/loop/evaluation.h"
 
 namespace tessera::train {
 namespace {
@@ -37,9 +40,9 @@ Curve train_resmlp(int64_t world, const Sets& sets, int64_t from, int64_t to,
                    const std::filesystem::path& folder) {
   at::set_num_threads(1);
   Curve result;
-  testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
-    const recipe::Recipe recipe = recipe::parse_recipe(kResMlp, "test", ".", sets);
-    const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
+  const recipe::Recipe recipe = recipe::parse_recipe(kResMlp, "test", ".", sets);
+  run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+    const auto state = assemble(recipe, plan, mesh, true);
     if (from > 0) train::load_state(*state, *checkpoint::find(folder, "latest"));
     Curve curve;
     train_until(*state, mesh, to, curve);
@@ -54,13 +57,19 @@ Curve train_resmlp(int64_t world, const Sets& sets = {}, int64_t steps = 4) {
   return train_resmlp(world, sets, 0, steps, folder.path());
 }
 
+const Sets kResMlpStages = {"parallel.pipeline=2", "parallel.micro_batches=3"},
+           kInterleavedResMlp = {"parallel.pipeline=2", "parallel.micro_batches=2",
+                                 "parallel.schedule=interleaved", "parallel.virtual_stages=2"};
+
 TEST(ResMlpLayouts, LossCurveEqualsOneRank) {
   const Curve expected = train_resmlp(1);
   EXPECT_LT(expected.losses.back(), expected.losses.front());
   for (const auto& [world, sets] : std::vector<std::pair<int64_t, Sets>>{{2, {}},
                                                                          {3, {"train.accumulation=2"}},
                                                                          {2, {"shard.level=zero1"}},
-                                                                         {4, {"shard.recompute=true"}}}) {
+                                                                         {4, {"shard.recompute=true"}},
+                                                                         {4, kResMlpStages},
+                                                                         {2, kInterleavedResMlp}}) {
     SCOPED_TRACE(concat(world, " ranks ", sets.empty() ? "" : sets[0]));
     const Curve found = train_resmlp(world, sets);
     EXPECT_NEAR(found.losses[0], expected.losses[0], 1e-6 * expected.losses[0]);
@@ -70,12 +79,39 @@ TEST(ResMlpLayouts, LossCurveEqualsOneRank) {
 }
 
 TEST(ResMlpResume, IsBitwise) {
+  for (const auto& [world, sets] :
+       std::vector<std::pair<int64_t, Sets>>{{2, {}}, {4, kResMlpStages}, {2, kInterleavedResMlp}}) {
+    SCOPED_TRACE(concat(world, " ranks ", join(sets, " ")));
+    const TemporaryFolder folder("tessera-resmlp");
+    const Curve straight = train_resmlp(world, sets, 6);
+    train_resmlp(world, sets, 0, 3, folder.path());
+    const Curve second = train_resmlp(world, sets, 3, 6, folder.path());
+    expect_equal(second.parameters, straight.parameters);
+  }
+}
+
+TEST(ResMlpEvaluation, IsTheSameInStages) {
   const TemporaryFolder folder("tessera-resmlp");
-  const Curve straight = train_resmlp(2, {}, 6);
   train_resmlp(2, {}, 0, 3, folder.path());
-  const Curve second = train_resmlp(2, {}, 3, 6, folder.path());
-  for (const auto& [name, tensor] : straight.parameters)
-    EXPECT_TRUE(tensor.equal(second.parameters.at(name))) << name;
+  std::vector<double> losses;
+  for (const auto& [world, stages] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {2, 2}, {4, 2}}) {
+    const recipe::Recipe recipe = recipe::parse_recipe(
+        kResMlp, "test", ".", {"data.source=fake:37", concat("parallel.pipeline=", stages)});
+    run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+      const auto state = assemble(recipe, plan, mesh, false);
+      train::load_state(*state, *checkpoint::find(folder.path(), "latest"));
+      const auto source = data::open_source(recipe.data.source, "val", source_options(recipe));
+      Log log(false);
+      EvaluateOptions options;
+      options.batch = 4;
+      const Evaluation result =
+          train::evaluate(*state, *source, loader_options(recipe, launch::Ranks{}, 1, log), options, mesh);
+      EXPECT_EQ(result.metrics.samples, source->size());
+      if (mesh.rank() == 0) losses.push_back(result.metrics.loss);
+    });
+  }
+  ASSERT_EQ(losses.size(), 3U);
+  for (const double loss : losses) EXPECT_NEAR(loss, losses[0], 1e-6);
 }
 
 }  // namespace
