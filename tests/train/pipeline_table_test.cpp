@@ -141,6 +141,38 @@ bool is_rounding(const std::string& title) {
   return is_bias && title.ends_with("after the step");
 }
 
+/// What no pair above has: hybrid sharding and offload within a stage, 3 stages with 1 and 5 micro-batches,
+/// and everything at once.
+std::vector<Case> chosen_cases() {
+  const Choice plain = {"plain", {}}, adamw = {"adamw", {}}, fp32 = kPrecisions[0], kept = kRecompute[0],
+               recompute = kRecompute[1], zero1 = kLevels[1], zero2 = kLevels[2], zero3 = kLevels[3];
+  const Choice one_f_one_b = {"1f1b_2_m4", {"parallel.pipeline=2", "parallel.micro_batches=4"}, 2},
+               interleaved = kPipelines[8], data_1 = kRanks[0], tensor_2_data_2 = kRanks[3];
+  const Choice hybrid = {"shard_ranks_2_of_4", {"shard.ranks=2"}, 4},
+               hybrid_of_tensor_groups = {
+                   "tensor_2_shard_ranks_1_of_2", {"parallel.tensor=2", "shard.ranks=1"}, 4};
+  const Choice offload = {"data_2_offload_all", {"shard.offload=all"}, 2};
+  const auto three = [](const char* name, const char* schedule, int64_t micro_batches) {
+    return Choice{name,
+                  {"parallel.pipeline=3", concat("parallel.schedule=", schedule),
+                   concat("parallel.micro_batches=", micro_batches)},
+                  3};
+  };
+  return {
+      {one_f_one_b, hybrid, zero3, kept, plain, adamw, fp32},
+      {one_f_one_b, hybrid, zero2, recompute, plain, adamw, fp32},
+      {interleaved, hybrid, zero1, kept, plain, adamw, fp32},
+      {one_f_one_b, hybrid_of_tensor_groups, zero3, kept, plain, adamw, fp32},
+      {one_f_one_b, offload, zero3, recompute, plain, adamw, fp32},
+      {interleaved, offload, zero1, kept, plain, adamw, fp32},
+      {one_f_one_b, tensor_2_data_2, zero3, recompute, {"dropout", {"model.dropout=0.3"}}, adamw, fp32},
+      {three("1f1b_3_m1", "1f1b", 1), data_1, zero3, kept, plain, adamw, fp32},
+      {three("1f1b_3_m5", "1f1b", 5), data_1, zero3, kept, plain, adamw, fp32},
+      {three("gpipe_3_m1", "gpipe", 1), data_1, zero3, kept, plain, adamw, fp32},
+      {three("gpipe_3_m5", "gpipe", 5), data_1, zero3, kept, plain, adamw, fp32},
+  };
+}
+
 class PipelineInFloat64 : public ::testing::TestWithParam<Case> {};
 
 // Samples, every segment's outputs, every gradient, the weights after each step: 1e-11. Steps of a short last
@@ -169,6 +201,8 @@ TEST_P(PipelineInFloat64, ComputesWhatOneRankDoes) {
 
 INSTANTIATE_TEST_SUITE_P(Pairs, PipelineInFloat64, ::testing::ValuesIn(cases(1)),
                          [](const auto& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(Chosen, PipelineInFloat64, ::testing::ValuesIn(chosen_cases()),
+                         [](const auto& info) { return info.param.name(); });
 
 constexpr int64_t kSteps = 4;
 
@@ -191,6 +225,8 @@ TEST_P(PipelineTable, TrainsAsOneRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Pairs, PipelineTable, ::testing::ValuesIn(cases(kPrecisions.size())),
+                         [](const auto& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(Chosen, PipelineTable, ::testing::ValuesIn(chosen_cases()),
                          [](const auto& info) { return info.param.name(); });
 
 // Images that no whole batch holds, and more ranks than images in the last one: each counts once, on the last
