@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <variant>
 
 #include "tessera/base/error.h"
@@ -91,11 +92,13 @@ void refuse_contradiction(const plan::Plan& file, const plan::Plan& keys, const 
 /// A teacher's logits are of images, which the first stage has, and for the loss, which the last one has.
 void refuse_teacher(const plan::Plan& plan, const Recipe& recipe) {
   if (plan.stages == 1 || recipe.distill.teacher.empty()) return;
+  const bool is_file = !recipe.parallel.plan.empty();
   user_error(
       {.where = "train.plan",
        .problem = concat("distill.teacher is given, and the model is cut into ", plan.stages, " stages"),
        .expected = "no teacher with a pipeline",
-       .hint = "set parallel.pipeline = 1: zero3 and parallel.tensor work with a teacher"});
+       .hint = concat(is_file ? "set parallel.plan to a plan with 1 stage" : "set parallel.pipeline = 1",
+                      ": zero3 and tensor parallelism work with a teacher")});
 }
 
 /// parallel.pipeline and its settings have no say beside a plan file, unless they agree with it.
@@ -108,14 +111,17 @@ void refuse_another_pipeline(const plan::Plan& file, const Recipe& recipe) {
                 .expected = "only one of them",
                 .hint = concat("remove ", key, ", or parallel.plan")});
   };
+  const auto counted = [](int64_t count, std::string_view word) {
+    return count == 1 ? concat("1 ", word) : concat(count, " ", word, word.ends_with("ch") ? "es" : "s");
+  };
   if (keys.stages > 1 && keys.stages != file.stages)
-    refuse("parallel.pipeline", std::to_string(keys.stages), concat(file.stages, " stages"));
+    refuse("parallel.pipeline", std::to_string(keys.stages), counted(file.stages, "stage"));
   if (keys.micro_batches > 0 && keys.micro_batches != file.micro_batches)
     refuse("parallel.micro_batches", std::to_string(keys.micro_batches),
-           concat(file.micro_batches, " micro-batches"));
+           counted(file.micro_batches, "micro-batch"));
   if (keys.virtual_stages > 1 && keys.virtual_stages != file.virtual_stages)
     refuse("parallel.virtual_stages", std::to_string(keys.virtual_stages),
-           concat(file.virtual_stages, " virtual stages"));
+           counted(file.virtual_stages, "virtual stage"));
   if (keys.ahead > 0 && keys.ahead != file.ahead)
     refuse("parallel.ahead", std::to_string(keys.ahead), concat("\"ahead\" ", file.ahead));
   if (!keys.blocks.empty()) refuse("parallel.stages", "given", "its own");

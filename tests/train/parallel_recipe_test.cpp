@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <tuple>
 
 #include "small_run.h"
 #include "tessera/base/file.h"
@@ -119,6 +120,55 @@ TEST_F(PlanFile, MayNotContradictRulesOrTheTensorDegree) {
   EXPECT_EQ(
       error_text([&] { make_plan(make_recipe({set}), 4); }),
       concat("[plan.read_plan] \"world\" is 8 (", path_.string(), "): expected 4, the ranks of this run"));
+}
+
+TEST_F(PlanFile, MayNotContradictTheKeysOfAPipeline) {
+  const std::vector<std::string> keys = {"parallel.pipeline=2", "parallel.schedule=interleaved",
+                                         "parallel.virtual_stages=2", "parallel.micro_batches=4"};
+  const plan::Plan plan = make_plan(make_recipe(keys), 4);
+  std::vector<std::string> agreeing = keys;
+  agreeing.push_back(write(plan));
+  EXPECT_EQ(make_plan(make_recipe(agreeing), 4), plan) << "they agree";
+  const auto refusal = [&](const std::string& set) {
+    return error_text([&] { make_plan(make_recipe({agreeing.back(), set}), 4); });
+  };
+  for (const auto& [set, found, of_file] : std::vector<std::tuple<std::string, std::string, std::string>>{
+           {"parallel.pipeline=4", "parallel.pipeline is 4", "2 stages"},
+           {"parallel.virtual_stages=3", "parallel.virtual_stages is 3", "2 virtual stages"},
+           {"parallel.micro_batches=8", "parallel.micro_batches is 8", "4 micro-batches"},
+           {"parallel.ahead=1", "parallel.ahead is 1", "\"ahead\" 0"},
+           {"parallel.stages=[1, 2]", "parallel.stages is given", "its own"}}) {
+    EXPECT_EQ(refusal(set), concat("[train.plan] ", found, ", and parallel.plan has ", of_file, " (",
+                                   path_.string(), "): expected only one of them; remove ",
+                                   set.substr(0, set.find('=')), ", or parallel.plan"));
+  }
+  // Of a file without stages, too.
+  const std::string whole = write(make_plan(make_recipe(), 4));
+  EXPECT_EQ(error_text([&] {
+              make_plan(make_recipe({whole, "parallel.pipeline=2"}), 4);
+            }),
+            concat("[train.plan] parallel.pipeline is 2, and parallel.plan has 1 stage (", path_.string(),
+                   "): expected only one of them; remove parallel.pipeline, or parallel.plan"));
+}
+
+TEST_F(PlanFile, WithStagesIsRefusedBesideATeacher) {
+  const auto refusal = [](const char* hint) {
+    return concat(
+        "[train.plan] distill.teacher is given, and the model is cut into 2 stages: expected no teacher with "
+        "a pipeline; ",
+        hint, ": zero3 and tensor parallelism work with a teacher");
+  };
+  const std::string teacher = "distill.teacher=somewhere", stages = "parallel.pipeline=2";
+  EXPECT_EQ(error_text([&] {
+              make_plan(make_recipe({stages, teacher}), 4);
+            }),
+            refusal("set parallel.pipeline = 1"));
+  const std::string set = write(make_plan(make_recipe({stages}), 4));
+  EXPECT_EQ(error_text([&] {
+              make_plan(make_recipe({set, teacher}), 4);
+            }),
+            refusal("set parallel.plan to a plan with 1 stage"));
+  EXPECT_EQ(make_plan(make_recipe({teacher}), 4).stages, 1);
 }
 
 // Before a dry run has said that all is well.
