@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor parallelism as its user sees it before a run: --dry-run, plan files, refusals."""
+"""Tensor parallelism and pipelines as their user sees them before a run: --dry-run, plan files, refusals."""
 import json
 import re
 
@@ -106,6 +106,14 @@ def refusals():
                 (settings(shard__units="blocks.0-1=tensor2, blocks.1=zero2"), "blocks.1 has two rules, of which one gives tensorN"),
                 (settings(model__preset="resnet18", parallel__tensor=2),
                  'parallel.tensor is 2, but model.family is "resnet" (--set parallel.tensor=2): expected 1'),
+                (settings(model__depth=1, parallel__pipeline=4),
+                 "[plan.set_pipeline] parallel.pipeline is 4: expected at most 3: the model has 3 units"),
+                (settings(parallel__pipeline=2, parallel__schedule="interleaved", parallel__virtual_stages=2,
+                          parallel__micro_batches=3),
+                 '[plan.set_pipeline] parallel.micro_batches is 3 with parallel.schedule "interleaved": expected a multiple of '
+                 "the 2 stages"),
+                (settings(parallel__pipeline=2, parallel__stages="[2, 1]"),
+                 "[plan.set_pipeline] parallel.stages is [2, 1], 3 blocks in all: expected the model's 2"),
                 (settings(parallel__plan="eight.json"), '"world" is 8 (' + f"{folder}/eight.json): expected 4, the ranks of this run"),
                 (settings(parallel__plan="deep.json"), f"the plan has 5 units ({folder}/deep.json): expected the 4 units of the model"),
                 (settings(parallel__plan="three.json"),
