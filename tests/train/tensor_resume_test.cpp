@@ -32,6 +32,14 @@ const std::vector<SavedLayout> kSavedLayouts = {
     {"zero3_data_3", 3, {}},
     {"pipeline_2", 2, {"parallel.pipeline=2", "parallel.micro_batches=2"}},
     {"pipeline_2_tensor_2", 4, {"parallel.pipeline=2", "parallel.tensor=2", "parallel.micro_batches=3"}},
+    {"interleaved_2",
+     2,
+     {"parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.virtual_stages=2",
+      "parallel.micro_batches=2"}},
+    {"pipeline_3_uneven_zero1",
+     6,
+     {"parallel.pipeline=3", "parallel.stages=[0, 2, 1]", "parallel.micro_batches=2", "shard.level=zero1"}},
+    {"pipeline_2_shard_ranks_2", 8, {"parallel.pipeline=2", "parallel.micro_batches=2", "shard.ranks=2"}},
 };
 
 Sets with(Sets sets, const Sets& more) {
