@@ -227,13 +227,16 @@ TEST(Guard, ASpikeTakesTheStepsAfterItAlong) {
 
 // What the guard has seen is part of the checkpoint: the third bad step in a row ends a run that was stopped
 // between the second and the third.
-TEST(Guard, AResumedRunDecidesAsTheUninterruptedOne) {
-  const Sets sets = {"guard.skip_steps=2", "guard.spike_factor=50", "guard.spike_window=3"};
+class GuardResume : public ::testing::TestWithParam<GuardedLayout> {};
+
+TEST_P(GuardResume, DecidesAsTheUninterruptedRun) {
+  const auto& [world, layout] = GetParam();
+  const Sets sets = joined({"guard.skip_steps=2", "guard.spike_factor=50", "guard.spike_window=3"}, layout);
   for (const int64_t cut : {2, 3, 5}) {
     const TemporaryFolder folder("tessera-guard");
-    const Guarded whole = train_alone(2, sets, {1, 2, 4}, 6);
-    Guarded parts = train_guarded(2, sets, {1, 2, 4}, cut, folder.path());
-    const Guarded rest = train_guarded(2, sets, {1, 2, 4}, 6, folder.path());
+    const Guarded whole = train_alone(world, sets, {1, 2, 4}, 6);
+    Guarded parts = train_guarded(world, sets, {1, 2, 4}, cut, folder.path());
+    const Guarded rest = train_guarded(world, sets, {1, 2, 4}, 6, folder.path());
     auto& losses = parts.curve.losses;
     losses.insert(losses.end(), rest.curve.losses.begin(), rest.curve.losses.end());
     ASSERT_EQ(losses.size(), whole.curve.losses.size());
@@ -246,10 +249,13 @@ TEST(Guard, AResumedRunDecidesAsTheUninterruptedOne) {
       EXPECT_TRUE(tensor.equal(rest.curve.parameters.at(name))) << name;
   }
   const TemporaryFolder folder("tessera-guard");
-  train_guarded(2, sets, {1, 2, 3}, 3, folder.path());
-  EXPECT_NE(train_guarded(2, sets, {1, 2, 3}, 4, folder.path()).error.find("after 2 skipped in a row"),
+  train_guarded(world, sets, {1, 2, 3}, 3, folder.path());
+  EXPECT_NE(train_guarded(world, sets, {1, 2, 3}, 4, folder.path()).error.find("after 2 skipped in a row"),
             std::string::npos);
 }
+
+INSTANTIATE_TEST_SUITE_P(Layouts, GuardResume,
+                         ::testing::Values(GuardedLayout{2, {}}, GuardedLayout{2, kTwoStages}));
 
 /// Runs the loop on one rank; the evaluations.
 std::vector<monitor::EvalMetrics> run_loop(const Sets& sets, const fs::path& run_dir) {

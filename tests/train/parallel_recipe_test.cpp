@@ -205,6 +205,7 @@ TEST_F(PlanFile, KeysBesideItAreNamed) {
   EXPECT_EQ(warnings({"shard.level=zero1"}), Lines{"shard.level has" + why});
   EXPECT_EQ(warnings({"shard.ranks=3", "parallel.keep_gathered=false"}),
             Lines{"shard.ranks, parallel.keep_gathered have" + why});
+  EXPECT_EQ(warnings({"parallel.schedule=gpipe"}), Lines{"parallel.schedule has" + why});
   EXPECT_EQ(warnings({"parallel.pieces=4"}), Lines{}) << "the file says nothing of pieces";
   EXPECT_EQ(warnings({"shard.level=zero1", "distill.teacher=somewhere"}), Lines{}) << "the teacher's";
 }

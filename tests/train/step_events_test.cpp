@@ -132,7 +132,12 @@ TEST(StepEvents, OfStages) {
       expect_listed_step(4, sets);
     }
   }
-  expect_listed_step(3, {"parallel.pipeline=3", "parallel.micro_batches=5", "train.batch=40"});
+  for (const char* schedule : {"gpipe", "1f1b"}) {
+    for (const char* micro_batches : {"1", "5"}) {
+      expect_listed_step(3, {"parallel.pipeline=3", concat("parallel.schedule=", schedule),
+                             concat("parallel.micro_batches=", micro_batches), "train.batch=40"});
+    }
+  }
 }
 
 }  // namespace
