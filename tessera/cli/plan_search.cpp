@@ -236,6 +236,8 @@ std::vector<std::string> settings_of(const SearchedPlan& searched, const planner
   if (!searched.of.recipe.shard.units.empty()) sets.emplace_back("shard.units=");
   if (parallel.tensor > 1) sets.emplace_back("parallel.tensor=1");
   if (parallel.pipeline.stages > 1) sets.emplace_back("parallel.pipeline=1");
+  if (parallel.pipeline.schedule != plan::PipelineSettings().schedule)
+    sets.push_back(concat("parallel.schedule=", to_string(plan::PipelineSettings().schedule)));
   if (parallel.pipeline.virtual_stages > 1) sets.emplace_back("parallel.virtual_stages=1");
   if (parallel.pipeline.micro_batches > 0) sets.emplace_back("parallel.micro_batches=0");
   if (parallel.pipeline.ahead > 0) sets.emplace_back("parallel.ahead=0");

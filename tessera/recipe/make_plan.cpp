@@ -9,13 +9,23 @@
 #include "tessera/base/error.h"
 #include "tessera/base/location.h"
 #include "tessera/base/text.h"
+#include "tessera/plan/spans.h"
 #include "tessera/recipe/executable_plan.h"
 
 namespace tessera::recipe {
 namespace {
 
-/// Micro-batches of a step in a pipeline. Where no key says it: the most up to 4 times the stages (a bubble
-/// of a fifth, arXiv 1811.06965) that cut the images of the rank with most of them evenly.
+/// Micro-batches of a step in a pipeline of `images` per rank and step: a multiple of `step`, up to 4 times
+/// the stages (a bubble of a fifth, arXiv 1811.06965). The most that cut the images evenly where that is at
+/// least 2 times the stages (a bubble of a third); else as many as have images, and some have one more.
+int64_t chosen_micro_batches(int64_t images, int64_t stages, int64_t step) {
+  for (int64_t count = 4 * stages; count >= 2 * stages; count -= step) {
+    if (images % count == 0) return count;
+  }
+  return std::max(std::min(4 * stages, images / step * step), step);
+}
+
+/// Micro-batches of a step in a pipeline: as the keys say, else chosen.
 int64_t micro_batches_of(const Recipe& recipe, int64_t world) {
   const plan::PipelineSettings& pipeline = recipe.parallel.pipeline;
   const TrainRecipe& train = recipe.train;
@@ -24,15 +34,18 @@ int64_t micro_batches_of(const Recipe& recipe, int64_t world) {
   const int64_t most = 4 * pipeline.stages, ranks = std::max<int64_t>(world / pipeline.stages, 1);
   if (train.batch == 0) return most;
   if (train.batch_per_rank > 0) return std::max<int64_t>(train.batch / (ranks * train.batch_per_rank), 1);
-  const int64_t step = pipeline.schedule == plan::Schedule::kInterleaved ? pipeline.stages : 1,
-                images_of_rank = (train.batch + ranks - 1) / ranks;
-  for (int64_t count = most; count > step; count -= step) {
-    if (images_of_rank % count == 0) return count;
-  }
-  return step;
+  return chosen_micro_batches((train.batch + ranks - 1) / ranks, pipeline.stages,
+                              pipeline.schedule == plan::Schedule::kInterleaved ? pipeline.stages : 1);
 }
 
 }  // namespace
+
+bool chooses_micro_batches(const Recipe& recipe) {
+  const ParallelRecipe& parallel = recipe.parallel;
+  const TrainRecipe& train = recipe.train;
+  return parallel.plan.empty() && parallel.pipeline.stages > 1 && parallel.pipeline.micro_batches == 0 &&
+         train.accumulation == 0 && (train.batch == 0 || train.batch_per_rank == 0);
+}
 
 plan::Plan plan_of_keys(const Recipe& recipe, int64_t world) {
   const ParallelRecipe& parallel = recipe.parallel;
@@ -101,7 +114,25 @@ void refuse_teacher(const plan::Plan& plan, const Recipe& recipe) {
                       ": zero3 and tensor parallelism work with a teacher")});
 }
 
-/// parallel.pipeline and its settings have no say beside a plan file, unless they agree with it.
+std::string list_text(const std::vector<int64_t>& values) {
+  std::vector<std::string> words;
+  for (const int64_t value : values) words.push_back(std::to_string(value));
+  return concat("[", join(words, ", "), "]");
+}
+
+/// parallel.stages of a plan: the blocks of each virtual stage.
+std::vector<int64_t> blocks_of(const plan::Plan& plan) {
+  const int64_t parts = plan.stages * plan.virtual_stages;
+  std::vector<int64_t> blocks;
+  for (int64_t part = 0; part < parts; ++part) {
+    const auto [begin, end] = plan::units_of_virtual_stage(plan, part);
+    const int64_t besides = (part == 0 ? 1 : 0) + (part + 1 == parts ? 1 : 0);  // stem, head
+    blocks.push_back(static_cast<int64_t>(end - begin) - besides);
+  }
+  return blocks;
+}
+
+/// Refuses settings of the pipeline that contradict the plan file. A key with its default says nothing.
 void refuse_another_pipeline(const plan::Plan& file, const Recipe& recipe) {
   const plan::PipelineSettings& keys = recipe.parallel.pipeline;
   const auto refuse = [&](const char* key, const std::string& found, const std::string& of_file) {
@@ -116,6 +147,9 @@ void refuse_another_pipeline(const plan::Plan& file, const Recipe& recipe) {
   };
   if (keys.stages > 1 && keys.stages != file.stages)
     refuse("parallel.pipeline", std::to_string(keys.stages), counted(file.stages, "stage"));
+  if (keys.schedule != plan::PipelineSettings().schedule && file.stages > 1 && keys.schedule != file.schedule)
+    refuse("parallel.schedule", concat('"', to_string(keys.schedule), '"'),
+           concat('"', to_string(file.schedule), '"'));
   if (keys.micro_batches > 0 && keys.micro_batches != file.micro_batches)
     refuse("parallel.micro_batches", std::to_string(keys.micro_batches),
            counted(file.micro_batches, "micro-batch"));
@@ -124,7 +158,8 @@ void refuse_another_pipeline(const plan::Plan& file, const Recipe& recipe) {
            counted(file.virtual_stages, "virtual stage"));
   if (keys.ahead > 0 && keys.ahead != file.ahead)
     refuse("parallel.ahead", std::to_string(keys.ahead), concat("\"ahead\" ", file.ahead));
-  if (!keys.blocks.empty()) refuse("parallel.stages", "given", "its own");
+  if (const std::vector<int64_t> blocks = blocks_of(file); !keys.blocks.empty() && keys.blocks != blocks)
+    refuse("parallel.stages", list_text(keys.blocks), list_text(blocks));
 }
 
 /// A plan file for this run. Errors name the file.
@@ -153,6 +188,7 @@ std::vector<std::string> unused_keys(const Recipe& recipe, const plan::Plan& fil
   Recipe unset = recipe;
   unset.shard = {};
   unset.parallel = ParallelRecipe();
+  if (file.stages > 1) unset.parallel.pipeline = recipe.parallel.pipeline;  // they agree
   unset.parallel.pieces = recipe.parallel.pieces;
   unset.parallel.plan = recipe.parallel.plan;
   std::vector<std::string> keys;

@@ -17,6 +17,8 @@ namespace tessera::recipe {
 plan::Plan make_plan(const Recipe& recipe, int64_t world);
 /// The plan of the keys alone. Errors: as make_plan().
 plan::Plan plan_of_keys(const Recipe& recipe, int64_t world);
+/// Does plan_of_keys() choose the number of micro-batches of a pipeline, which no key decides?
+bool chooses_micro_batches(const Recipe& recipe);
 /// Batch sizes of a run with this plan: per rank of a stage, and its micro-batches. Errors: UserError as
 /// resolve_batch(), where train.accumulation contradicts the plan, and where a rank without images would have
 /// no statistics of its BatchNorm.

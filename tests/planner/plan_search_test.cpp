@@ -79,10 +79,11 @@ TEST(PlanSearch, SettingsReplaceKeysThatWouldContradictThePlan) {
   found.batch = 128;
   searched.of.recipe.parallel.tensor = 2;
   searched.of.recipe.parallel.pipeline.stages = 4;
+  searched.of.recipe.parallel.pipeline.schedule = plan::Schedule::kGpipe;
   searched.of.recipe.shard.units = "head=replicate";
   EXPECT_EQ(settings_of(searched, found, "p"),
             (Sets{"parallel.plan=\"p\"", "train.batch=128", "train.accumulation=0",
-                  "shard.units=", "parallel.tensor=1", "parallel.pipeline=1"}));
+                  "shard.units=", "parallel.tensor=1", "parallel.pipeline=1", "parallel.schedule=1f1b"}));
 }
 
 TEST(PlanSearch, ATrainingOnAGpuKeepsActivationsAsItWasMeasured) {

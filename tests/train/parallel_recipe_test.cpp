@@ -210,6 +210,43 @@ TEST_F(PlanFile, KeysBesideItAreNamed) {
   EXPECT_EQ(warnings({"shard.level=zero1", "distill.teacher=somewhere"}), Lines{}) << "the teacher's";
 }
 
+// A key that agrees with the file is accepted without a warning.
+TEST_F(PlanFile, MayNotContradictKeysOfThePipeline) {
+  // The model has 3 blocks: a stage of stem and a block, one of two blocks, the head alone.
+  const plan::Plan plan =
+      make_plan(make_recipe({"parallel.pipeline=3", "parallel.schedule=gpipe", "parallel.micro_batches=4",
+                             "parallel.stages=[1, 2, 0]", "shard.level=zero2"}),
+                6);
+  const std::string set = write(plan);
+  for (const char* key : {"parallel.pipeline=3", "parallel.schedule=gpipe", "parallel.micro_batches=4",
+                          "parallel.stages=[1, 2, 0]", "parallel.virtual_stages=1"}) {
+    const recipe::Recipe recipe = make_recipe({set, key});
+    EXPECT_EQ(make_plan(recipe, 6), plan) << key;
+    EXPECT_EQ(layout_warnings(recipe, plan), Lines{}) << key;
+  }
+  const auto error = [&](const char* key) {
+    return error_text([&] { make_plan(make_recipe({set, key}), 6); });
+  };
+  const auto expected = [&](const char* key, const char* value, const char* of_file) {
+    return concat("[train.plan] ", key, " is ", value, ", and parallel.plan has ", of_file, " (",
+                  path_.string(), "): expected only one of them; remove ", key, ", or parallel.plan");
+  };
+  EXPECT_EQ(error("parallel.pipeline=2"), expected("parallel.pipeline", "2", "3 stages"));
+  EXPECT_EQ(error("parallel.stages=[1, 1, 1]"), expected("parallel.stages", "[1, 1, 1]", "[1, 2, 0]"));
+  EXPECT_EQ(error("parallel.stages=[3]"), expected("parallel.stages", "[3]", "[1, 2, 0]"));
+  EXPECT_EQ(error("parallel.schedule=interleaved"),
+            expected("parallel.schedule", "\"interleaved\"", "\"gpipe\""));
+  EXPECT_EQ(error("parallel.micro_batches=8"), expected("parallel.micro_batches", "8", "4 micro-batches"));
+  EXPECT_EQ(error("parallel.virtual_stages=2"), expected("parallel.virtual_stages", "2", "1 virtual stages"));
+  EXPECT_EQ(error("parallel.ahead=1"), expected("parallel.ahead", "1", "\"ahead\" 0"));
+  const std::string whole = write(make_plan(make_recipe({"shard.level=zero2"}), 6));
+  const recipe::Recipe recipe = make_recipe({whole, "parallel.schedule=gpipe"});
+  EXPECT_EQ(layout_warnings(recipe, make_plan(recipe, 6)),
+            Lines{concat("parallel.schedule has no effect: parallel.plan decides the layout (",
+                         path_.string(), ")")})
+      << "the file has no pipeline";
+}
+
 TEST(ParallelRecipe, KeysOfTensorParallelismWithoutItAreNamed) {
   const auto warnings = [](const Lines& sets) {
     const recipe::Recipe recipe = make_recipe(sets);
