@@ -6,9 +6,8 @@
 namespace tessera::eager {
 namespace {
 
-void sum_in(mesh::Group& group, std::span<double> values, const std::string& what) {
-  at::Tensor tensor = at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kDouble);
-  group.all_reduce(tensor, what);
+at::Tensor tensor_of(std::span<double> values) {
+  return at::from_blob(values.data(), {static_cast<int64_t>(values.size())}, at::kDouble);
 }
 
 /// A group of all ranks for another thread.
@@ -17,7 +16,10 @@ class GroupWorld final : public loop::World {
   explicit GroupWorld(std::unique_ptr<mesh::Group> group) : group_(std::move(group)) {}
   int64_t rank() const override { return group_->rank(); }
   int64_t size() const override { return group_->size(); }
-  void sum(std::span<double> values, const std::string& what) override { sum_in(*group_, values, what); }
+  void sum(std::span<double> values, const std::string& what) override {
+    at::Tensor tensor = tensor_of(values);
+    group_->all_reduce(tensor, what);
+  }
   std::vector<std::string> gather(const std::string& text, const std::string& what) override {
     return group_->all_gather_text(text, what);
   }
@@ -35,7 +37,13 @@ class GroupWorld final : public loop::World {
 }  // namespace
 
 void MeshWorld::sum(std::span<double> values, const std::string& what) {
-  sum_in(mesh_.world(), values, what);
+  at::Tensor tensor = tensor_of(values);
+  mesh_.meet_stages(mesh_.world(), tensor, what);
+}
+
+std::optional<double> MeshWorld::bubble_seconds() const {
+  const auto waits = mesh_.stage_waits();
+  return waits ? std::optional(waits->sum()) : std::nullopt;
 }
 
 std::vector<std::string> MeshWorld::gather(const std::string& text, const std::string& what) {

@@ -36,7 +36,7 @@ StepEnd::StepEnd(TrainState& state, at::Tensor loss, const loop::Votes& mine, me
       {elsewhere ? 0.0 : loss_.item<double>(), elsewhere ? 0.0 : state.sharded->local_gradient_square_sum(),
        mine.stop ? 1.0 : 0.0, mine.stalled ? 1.0 : 0.0, static_cast<double>(mine.broken)},
       at::kDouble);
-  mesh.world().all_reduce(sums, "step");
+  mesh.meet_stages(mesh.world(), sums, "step");
   const double* sum = sums.const_data_ptr<double>();
   if (!elsewhere) values_ = values_of(state, sum[0], sum[1]);
   votes_ = {sum[2] > 0, sum[3] > 0, static_cast<int64_t>(sum[4])};
@@ -52,7 +52,7 @@ loop::StepValues StepEnd::values(const loop::UpdateSettings& settings) {
   }
   const at::NoGradGuard no_grad;
   at::Tensor sums = at::stack({loss_, state_.sharded->gradient_square_sum()});
-  all_ranks(mesh_).all_reduce(sums, "step");
+  mesh_.meet_stages(all_ranks(mesh_), sums, "step");
   const at::Tensor here = sums.to(at::kCPU);
   return values_ = values_of(state_, here[0].item<double>(), here[1].item<double>());
 }

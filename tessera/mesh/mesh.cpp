@@ -316,11 +316,17 @@ double Mesh::wait_seconds() const {
   return total;
 }
 
-std::optional<double> Mesh::link_wait_seconds() const {
+void Mesh::meet_stages(Group& all, at::Tensor& values, const std::string& what) {
+  const double before = all.wait_seconds();
+  all.all_reduce(values, what);
+  waits_at_ends_ += all.wait_seconds() - before;
+}
+
+std::optional<Mesh::StageWaits> Mesh::stage_waits() const {
   if (links_.empty()) return std::nullopt;
-  double total = 0;
-  for (const auto& [link, group] : links_) total += group->wait_seconds();
-  return total;
+  StageWaits waits{0, waits_at_ends_};
+  for (const auto& [link, group] : links_) waits.for_messages += group->wait_seconds();
+  return waits;
 }
 
 std::string Mesh::describe() const {

@@ -120,8 +120,18 @@ class Mesh {
   [[nodiscard]] std::shared_ptr<const CollectiveWatcher> watch_collectives(CollectiveWatcher watcher);
   /// Seconds the training thread has stood still for collectives of any group so far.
   double wait_seconds() const;
-  /// Of these, for messages of links; nothing where this rank has none.
-  std::optional<double> link_wait_seconds() const;
+  /// Sums `values` by Group::all_reduce over `all`, a group of all ranks, where a step or an evaluation ends.
+  /// The wait for the last rank counts as one for other stages of a pipeline: the ranks of a stage have met
+  /// in reductions and exchanges of their own before.
+  void meet_stages(Group& all, at::Tensor& values, const std::string& what);
+  /// What a rank of a pipeline waited for other stages, in seconds.
+  struct StageWaits {
+    double for_messages = 0;  // of links
+    double at_ends = 0;       // in meet_stages()
+    double sum() const { return for_messages + at_ends; }
+  };
+  /// Part of wait_seconds(); nothing where this rank has no links.
+  std::optional<StageWaits> stage_waits() const;
   /// "rank 3/8 pp1 shard1".
   std::string describe() const;
 
@@ -165,6 +175,7 @@ class Mesh {
   std::unique_ptr<Group> world_;
   std::map<Span, std::unique_ptr<Group>> groups_;  // of more than one rank
   std::map<Link, std::unique_ptr<Group>> links_;   // of this rank
+  double waits_at_ends_ = 0;                       // seconds, in meet_stages()
   std::unique_ptr<Group> single_;                  // this rank alone
   TransportMaker make_transport_;
   std::shared_ptr<LastOperation> last_operation_ = std::make_shared<LastOperation>();

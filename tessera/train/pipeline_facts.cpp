@@ -2,8 +2,10 @@
 #include "tessera/train/pipeline_facts.h"
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <span>
 
 #include "tessera/base/process_memory.h"
 #include "tessera/base/text.h"
@@ -14,6 +16,7 @@
 #include "tessera/plan/schedule.h"
 #include "tessera/plan/spans.h"
 #include "tessera/plan/traffic.h"
+#include "tessera/recipe/make_plan.h"
 
 namespace tessera::train {
 namespace {
@@ -43,26 +46,39 @@ plan::PassCosts costs_of(const Prepared& p) {
   return costs;
 }
 
+/// `ranks`: of all ranks [seconds waited for messages, at ends, in other collectives; peak bytes].
+StageFigures figures_of(const plan::Plan& plan, int64_t stage, std::span<const nlohmann::json> ranks) {
+  const auto mine =
+      ranks.subspan(static_cast<size_t>(stage * plan.stage_ranks()), static_cast<size_t>(plan.stage_ranks()));
+  StageFigures figures{concat("stage ", stage, " (", plan::stage_units_text(plan, stage), ")")};
+  // A stage is at the end of a step when the last of its ranks is: what others wait longer, they wait for it.
+  double at_ends = std::numeric_limits<double>::infinity();
+  for (const nlohmann::json& rank : mine) {
+    figures.waited_for_stages = std::max(figures.waited_for_stages, rank.at(0).get<double>());
+    at_ends = std::min(at_ends, rank.at(1).get<double>());
+    figures.peak_bytes = std::max(figures.peak_bytes, rank.at(3).get<int64_t>());
+  }
+  figures.waited_for_stages += at_ends;
+  for (const nlohmann::json& rank : mine) {
+    const double of_stage = rank.at(1).get<double>() - at_ends + rank.at(2).get<double>();
+    figures.waited_for_ranks = std::max(figures.waited_for_ranks, of_stage);
+  }
+  return figures;
+}
+
 }  // namespace
 
 std::vector<StageFigures> stage_figures(const plan::Plan& plan, mesh::Mesh& mesh) {
   if (plan.stages == 1) return {};
-  double links = 0;
-  for (const plan::Link& link : plan::links_of(plan)) {
-    if (link.from == mesh.rank() || link.to == mesh.rank()) links += mesh.link(link).wait_seconds();
-  }
-  const nlohmann::json mine = {links, mesh.wait_seconds() - links, peak_resident_bytes()};
-  std::vector<StageFigures> stages(static_cast<size_t>(plan.stages));
-  const std::vector<std::string> texts = mesh.world().all_gather_text(mine.dump(), "figures of the stages");
-  for (size_t rank = 0; rank < texts.size(); ++rank) {
-    const int64_t stage = plan::stage_of(plan, static_cast<int64_t>(rank));
-    StageFigures& figures = stages[static_cast<size_t>(stage)];
-    const auto theirs = nlohmann::json::parse(texts[rank]);
-    figures.name = concat("stage ", stage, " (", plan::stage_units_text(plan, stage), ")");
-    figures.waited_for_stages = std::max(figures.waited_for_stages, theirs.at(0).get<double>());
-    figures.waited_for_ranks = std::max(figures.waited_for_ranks, theirs.at(1).get<double>());
-    figures.peak_bytes = std::max(figures.peak_bytes, theirs.at(2).get<int64_t>());
-  }
+  const mesh::Mesh::StageWaits waits = mesh.stage_waits().value();
+  const nlohmann::json mine = {waits.for_messages, waits.at_ends, mesh.wait_seconds() - waits.sum(),
+                               peak_resident_bytes()};
+  std::vector<nlohmann::json> ranks;
+  for (const std::string& text : mesh.world().all_gather_text(mine.dump(), "figures of the stages"))
+    ranks.push_back(nlohmann::json::parse(text));
+  std::vector<StageFigures> stages;
+  for (int64_t stage = 0; stage < plan.stages; ++stage)
+    stages.push_back(figures_of(plan, stage, std::span(ranks)));
   return stages;
 }
 
@@ -87,6 +103,17 @@ std::string idle_text(const plan::Timing& timing) {
                 " % of a step, by operations (digits: forward passes, letters: backward)");
 }
 
+/// "8 micro-batches of 4 images per rank (chosen; parallel.micro_batches sets another number)".
+std::string micro_batches_text(const Prepared& p) {
+  const auto [batch, per_rank, micro_batches] = p.sizes;
+  const bool is_even = batch == p.plan.stage_ranks() * per_rank * micro_batches;
+  return concat(micro_batches, micro_batches == 1 ? " micro-batch of " : " micro-batches of ",
+                is_even ? "" : "at most ", per_rank, per_rank == 1 ? " image" : " images", " per rank",
+                recipe::chooses_micro_batches(p.job.recipe)
+                    ? " (chosen; parallel.micro_batches sets another number)"
+                    : "");
+}
+
 }  // namespace
 
 Rows pipeline_facts(const Prepared& p) {
@@ -99,11 +126,8 @@ Rows pipeline_facts(const Prepared& p) {
   const auto inputs = eager::cost_inputs(
       eager::with_kept_activations(p.job.recipe, p.choices.keeps_activations), p.ranks.world, p.device);
   Rows rows;
-  rows.emplace_back(
-      "pipeline",
-      concat(plan.stages, " stages, ", to_string(plan.schedule), ", ", plan.micro_batches,
-             plan.micro_batches == 1 ? " micro-batch" : " micro-batches", " of ", p.sizes.per_rank,
-             p.sizes.per_rank == 1 ? " image" : " images", " per rank", idle_text(timing)));
+  rows.emplace_back("pipeline", concat(plan.stages, " stages, ", to_string(plan.schedule), ", ",
+                                       micro_batches_text(p), idle_text(timing)));
   const std::vector<std::string> lines = plan::draw(timing, kColumns);
   const std::vector<plan::Memory> memory =
       plan::predict_stage_memory(p.job.recipe.model, plan, inputs, p.sizes.per_rank);

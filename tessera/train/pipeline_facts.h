@@ -18,8 +18,8 @@ std::vector<std::pair<std::string, std::string>> pipeline_facts(const Prepared& 
 /// What a stage did since this start: of its ranks the longest waits, and the largest peak.
 struct StageFigures {
   std::string name;              // "stage 1 (blocks.6 to head)"
-  double waited_for_stages = 0;  // seconds, for activations and gradients
-  double waited_for_ranks = 0;   // seconds, in collectives
+  double waited_for_stages = 0;  // seconds, for activations and gradients, and for others to end a step
+  double waited_for_ranks = 0;   // seconds, in other collectives, and for the stage's last rank to end a step
   int64_t peak_bytes = 0;        // resident
 };
 /// By stage, the same on every rank; none without a pipeline. Collective.
