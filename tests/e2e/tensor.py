@@ -247,6 +247,102 @@ def two_hundred_steps_follow_one_rank(layout=STRIDED):
         check_same_losses(four, one, 1e-4)
 
 
+def schedule_of(stage, stages, micro_batches):
+    """1F1B: as many forward passes as fill the pipeline, then a backward and a forward pass in turn."""
+    ahead = min(micro_batches, stages - stage)
+    actions = [("F", i) for i in range(ahead)]
+    for i in range(micro_batches):
+        actions.append(("B", i))
+        if ahead + i < micro_batches:
+            actions.append(("F", ahead + i))
+    return actions
+
+
+def times_of(costs, micro_batches):
+    """{(stage, direction, micro-batch): (begin, end)} where a backward pass takes twice a forward pass, and messages no time."""
+    stages, ends = len(costs), {}
+    left = [schedule_of(stage, stages, micro_batches) for stage in range(stages)]
+    free = [0.0] * stages
+    while any(left):
+        for stage in range(stages):
+            while left[stage]:
+                direction, i = left[stage][0]
+                needs = (stage - 1, "F", i) if direction == "F" else (stage + 1, "B", i)
+                if 0 <= needs[0] < stages and needs not in ends:
+                    break
+                begin = max(free[stage], ends[needs][1] if needs in ends else 0.0)
+                free[stage] = begin + costs[stage] * (1 if direction == "F" else 2)
+                ends[(stage, direction, i)] = (begin, free[stage])
+                left[stage].pop(0)
+    return ends
+
+
+MIB = 1 << 20
+
+
+def bytes_of(text):
+    number, unit = re.fullmatch(r"([\d.]+) (B|KiB|MiB|GiB)", text).groups()
+    return float(number) * {"B": 1, "KiB": 1 << 10, "MiB": MIB, "GiB": 1 << 30}[unit]
+
+
+def a_dry_run_says_what_each_stage_does():
+    """3 stages of 1, 2 and 1 blocks: micro-batches, bubble, units, memory, messages and passes over time, computed here."""
+    size, patch, width, mlp, heads, classes, batch = 32, 4, 192, 768, 4, 10, 96
+    blocks, stages, micro_batches = [1, 2, 1], 3, 12  # the largest number up to 4 x 3 that divides 96
+    tokens, images = (size // patch) ** 2, batch // micro_batches
+    model = {"model__image_size": size, "model__patch_size": patch, "model__width": width, "model__mlp_width": mlp, "model__heads": heads,
+             "model__depth": sum(blocks), "model__classes": classes, "train__batch": batch, "data__prefetch": 1}
+    keys = settings(parallel__pipeline=stages, parallel__stages=blocks, **model)
+    with scratch() as folder:
+        text = train(folder, "--procs", stages, "--dry-run", *keys).done()
+    # Products of a token with the matrices of a block, and scores and their sums.
+    of_block = 2 * tokens * (4 * width * width + 2 * width * mlp) + 4 * tokens * tokens * width
+    of_stem, of_head = 2 * tokens * 3 * patch * patch * width, 2 * width * classes
+    costs = [of_stem + blocks[0] * of_block, blocks[1] * of_block, blocks[2] * of_block + of_head]
+    times = times_of(costs, micro_batches)
+    whole = max(end for _, end in times.values())
+    idle = [1 - sum(end - begin for (stage, _, _), (begin, end) in times.items() if stage == s) / whole for s in range(stages)]
+    said = re.search(r"pipeline: 3 stages, 1f1b, 12 micro-batches of 8 images per rank \(chosen; parallel\.micro_batches sets another number\): "
+                     r"a stage stands still for (\d+) % of a step", text)
+    check(said and abs(int(said[1]) - 100 * sum(idle) / stages) <= 0.5 + 1e-9, idle, text)
+    units = ["stem to blocks.0", "blocks.1 to blocks.2", "blocks.3 to head"]
+    message = batch * tokens * width * 4
+    of_block_state = 12 * width * width + 13 * width
+    states = [16 * (of_block_state * count + more) for count, more in zip(blocks, (3 * patch * patch * width, 0, 0))]
+    kept = tokens * (4 * (6 * width + mlp) + 4 * (heads + 4))
+    most = {}
+    for stage in range(stages):
+        row = re.search(rf"stage {stage}: rank {stage}: (.+); (.+ .iB), (\d+) in flight, sends (.+ .iB) to its neighbours\n  +over time: (\S+)\n", text)
+        check(row, stage, text)
+        check(row[1] == units[stage], row[1])
+        check(int(row[3]) == stages - stage, row[0])  # of 1F1B, all that are ahead
+        check(abs(bytes_of(row[4]) - message * (2 if 0 < stage < stages - 1 else 1)) <= 0.01 * message, row[4], message)
+        # Weights, moments and gradients of the stage, activations of its blocks for each micro-batch in flight; the rest is
+        # buffers, the images and the gradients of one block.
+        least = 16 * MIB + states[stage] + (stages - stage) * images * blocks[stage] * kept
+        most[stage] = bytes_of(row[2])
+        check(least <= most[stage] <= 1.25 * least, "stage", stage, most[stage] / MIB, "at least", least / MIB)
+        line = row[5]
+        check(abs(line.count(".") / len(line) - idle[stage]) < 0.05, line, idle[stage])
+        order = [sign for sign, before in zip(line, "." + line) if sign not in (before, ".")]
+        signs = [str(i % 10) if direction == "F" else chr(ord("a") + i) for direction, i in schedule_of(stage, stages, micro_batches)]
+        check(order == signs, line, signs)
+    largest = re.search(r"predicted memory per rank: (\S+ .iB) ", text)
+    check(largest and bytes_of(largest[1]) == max(most.values()), largest, most)
+
+
+def a_run_says_what_each_stage_waited():
+    """summary.json, report and last lines have waits and memory of each stage."""
+    with scratch() as folder:
+        text = train(folder, "--procs", 2, *settings(parallel__pipeline=2, parallel__micro_batches=4, train__steps=20)).done()
+        stages = summary(folder / "run")["stages"]
+        check([stage["stage"] for stage in stages] == ["stage 0 (stem to blocks.0)", "stage 1 (blocks.1 to head)"], stages)
+        check(all(stage["waited_for_stages_seconds"] > 0 and stage["peak_rss_bytes"] > 10 * MIB for stage in stages), stages)
+        slowest = min(stages, key=lambda stage: stage["waited_for_stages_seconds"])
+        check(f"slowest stage: {slowest['stage']}, which waited " in text, text)
+        check(all(f"{stage['stage']}" in (folder / "run/report.html").read_text() for stage in stages), "no rows in the report")
+
+
 def pipelines_do_all_of_that():
     """2 stages, in each a tensor group of 2 ranks."""
     two_hundred_steps_follow_one_rank(STAGES)
@@ -258,4 +354,4 @@ def pipelines_do_all_of_that():
 if __name__ == "__main__":
     main(two_hundred_steps_follow_one_rank, a_resharded_checkpoint_continues_as_the_saved_one, evaluations_and_exports_are_one_ranks,
          a_student_in_tensor_groups_learns_from_a_teacher_of_one, statistics_and_trace_are_of_all_ranks,
-         pictures_of_traced_steps, pipelines_do_all_of_that)
+         pictures_of_traced_steps, a_dry_run_says_what_each_stage_does, a_run_says_what_each_stage_waited, pipelines_do_all_of_that)
