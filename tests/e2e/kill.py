@@ -180,12 +180,70 @@ def a_rank_of_a_tensor_group_dies():
     a_rank_of_a_layout_dies(TENSOR, r"mesh\.[a-z_]+ .+ over .+")
 
 
+# 4 ranks, 2 stages of 2, whose steps are nearly all passes.
+LONG_PASSES = settings(parallel__pipeline=2, parallel__micro_batches=8, model__width=128, model__mlp_width=512, model__image_size=32,
+                       train__batch=64)
+POSITION = r"stage [01] at [FB]\d of 8 micro-batches(, waiting for [FB]\d of stage [01])?"
+
+
+def check_positions(folder, victim):
+    """The logs of the other ranks name the victim. Returns how many say where in the schedule the rank was; the others were between steps."""
+    found = 0
+    for rank in {0, 1, 2, 3} - {victim}:
+        log = (folder / f"run/logs/rank-{rank}.log").read_text()
+        named = re.search(rf"error: \[mesh\.[a-z_]+ .+ over .+\] (no sign of life from )?rank {victim}[:,] ", log)
+        check(named, f"rank {rank} does not name rank {victim} and what it waited for:", log[-1000:])
+        place = re.search(rf"after step \d+, ({POSITION}, )?unit", log)
+        check(place, f"rank {rank} does not say where it was:", log[-1000:])
+        found += place[1] is not None
+    return found
+
+
 def a_rank_of_a_pipeline_dies():
-    """4 ranks, 2 stages of 2: as with tensor groups; ranks say where in the schedule they were."""
-    a_rank_of_a_layout_dies(PIPELINE, r"mesh\.[a-z_]+ .+ over .+", r"stage [01] at [FB]\d of 4 micro-batches(, waiting for [FB]\d of stage [01])?|after step \d+, unit")
+    """4 ranks, 2 stages of 2: the others end within 5 s and say where in the schedule they were; a restart continues as with tensor groups."""
+    positions = 0
+    for victim in (0, random.choice((1, 2, 3))):
+        with scratch() as folder, train(folder, "--procs", 4, *ENDLESS, *LONG_PASSES) as run:
+            run.wait_for_text("step 5/")
+            time.sleep(0.3 * random.random())
+            run.note_sockets()
+            pid = run.ranks()[victim]
+            send(pid, signal.SIGKILL)
+            killed_at = time.monotonic()
+            check(run.wait(END_LIMIT) == 3, run.tail())
+            run.check_nothing_left(END_LIMIT)
+            seconds = time.monotonic() - killed_at
+            check(seconds < 5, "ended", seconds, "s after the death", run.tail())
+            check(f"rank {victim} of 4 (pid {pid}) was killed by signal 9 (SIGKILL" in run.text(), run.tail())
+            of_victim = check_positions(folder, victim)
+            positions += of_victim
+            print(f"  SIGKILL to rank {victim} of 4: ended in {seconds:.2f} s; {of_victim} of 3 say the place in the schedule", flush=True)
+    check(positions > 0, "no rank says a stage and the place in its schedule")
+    restarts_give_the_same_losses(PIPELINE)
 
 
-def a_rank_of_a_layout_dies(layout, operation, place=""):
+def a_rank_of_a_pipeline_is_stopped():
+    """SIGSTOP to a rank: after run.timeout the others end, name it, and say where in the schedule they were."""
+    positions = 0
+    for victim in (random.choice((0, 1)), random.choice((2, 3))):
+        with scratch() as folder, train(folder, "--procs", 4, *ENDLESS, *LONG_PASSES, *settings(run__timeout=5)) as run:
+            run.wait_for_text("step 5/")
+            time.sleep(0.3 * random.random())
+            pid = run.ranks()[victim]
+            send(pid, signal.SIGSTOP)
+            stopped_at = time.monotonic()
+            check(run.wait(5 + 3 * END_LIMIT) == 3, run.tail())
+            seconds = time.monotonic() - stopped_at
+            headline = next(line for line in run.text().splitlines() if line.startswith("error: [launch.local]"))
+            check(headline.startswith(f"error: [launch.local] rank {victim} of 4 (pid {pid}) ") and "it is stopped (SIGSTOP" in headline, headline)
+            of_victim = check_positions(folder, victim)
+            positions += of_victim
+            print(f"  SIGSTOP to rank {victim} of 4: ended in {seconds:.2f} s; {of_victim} of 3 say the place in the schedule", flush=True)
+            run.check_nothing_left()
+    check(positions > 0, "no rank says a stage and the place in its schedule")
+
+
+def a_rank_of_a_layout_dies(layout, operation):
     for victim in (0, random.choice((1, 2, 3))):
         with scratch() as folder, train(folder, "--procs", 4, *ENDLESS, *layout) as run:
             run.wait_for_text("step 13/")
@@ -202,8 +260,11 @@ def a_rank_of_a_layout_dies(layout, operation, place=""):
                 log = (folder / f"run/logs/rank-{rank}.log").read_text()
                 named = re.search(rf"error: \[({operation})\] (no sign of life from )?rank {victim}[:,] ", log)
                 check(named, f"rank {rank} does not name rank {victim} and what it waited for:", log[-1000:])
-                check(re.search(place, log), f"rank {rank} does not say where it was:", log[-1000:])
             print(f"  SIGKILL to rank {victim} of 4: ended in {seconds:.2f} s; rank {rank} in {named[1]}", flush=True)
+    restarts_give_the_same_losses(layout)
+
+
+def restarts_give_the_same_losses(layout):
     with scratch() as folder:
         keys = settings(train__steps=200, train__eval_every_epochs=0, checkpoint__every_steps=20, run__timeout=15)
         train(folder, "--procs", 4, *keys, *layout, run="whole").done()
@@ -234,4 +295,5 @@ def one_rank_out_of_memory():
 
 if __name__ == "__main__":
     main(random_moments, one_rank_throws, logs_end_with_a_whole_line, resumes_after_a_kill,
-         a_rank_of_a_tensor_group_dies, a_rank_of_a_pipeline_dies, one_rank_out_of_memory)
+         a_rank_of_a_tensor_group_dies, a_rank_of_a_pipeline_dies, a_rank_of_a_pipeline_is_stopped,
+         one_rank_out_of_memory)
