@@ -118,9 +118,8 @@ std::string batch_text(const Prepared& p) {
   const bool is_pipeline = p.plan.stages > 1;
   const auto [batch, per_rank, micro_batches] = p.sizes;
   const int64_t ranks = p.plan.stage_ranks();
-  const std::string of_ranks = concat(ranks, is_pipeline  ? " ranks of a stage"
-                                             : ranks == 1 ? " rank"
-                                                          : " ranks");
+  const std::string of_ranks =
+      concat(ranks, ranks == 1 ? " rank" : " ranks", is_pipeline ? " of a stage" : "");
   if (batch == ranks * per_rank * micro_batches) {
     return concat(batch, " = ", of_ranks, " x ", per_rank, " x ", micro_batches,
                   is_pipeline ? " micro-batches" : " accumulated");

@@ -295,6 +295,7 @@ def a_dry_run_says_what_each_stage_does():
     keys = settings(parallel__pipeline=stages, parallel__stages=blocks, **model)
     with scratch() as folder:
         text = train(folder, "--procs", stages, "--dry-run", *keys).done()
+    check(f"batch: {batch} = 1 rank of a stage x {images} x {micro_batches} micro-batches\n" in text, text)
     # Products of a token with the matrices of a block, and scores and their sums.
     of_block = 2 * tokens * (4 * width * width + 2 * width * mlp) + 4 * tokens * tokens * width
     of_stem, of_head = 2 * tokens * 3 * patch * patch * width, 2 * width * classes

@@ -90,14 +90,15 @@ TEST(StageFigures, EqualStagesWaitEquallyLong) {
     const milliseconds forward{10};
     const double expected = 1e-3 * static_cast<double>(kSteps * (stages - 1) * 3 * forward.count());
     double least = 0, most = 1e9;
-    for (int attempt = 0; attempt < 4 && (most > 1.3 * expected || least < 0.8 * expected); ++attempt) {
+    // A busy machine makes pauses longer, at random places.
+    for (int attempt = 0; attempt < 5 && (least < 0.8 * expected || most > 1.4 * least); ++attempt) {
       const auto figures = figures_of_steps(std::vector(static_cast<size_t>(stages), forward));
       const auto [low, high] = std::ranges::minmax(figures, {}, &StageFigures::waited_for_stages);
       least = low.waited_for_stages;
       most = high.waited_for_stages;
     }
     EXPECT_GT(least, 0.8 * expected) << stages << " stages";
-    EXPECT_LT(most, 1.3 * expected) << stages << " stages";
+    EXPECT_LT(most, 1.4 * least) << stages << " stages";
   }
 }
 
