@@ -237,7 +237,7 @@ TEST_F(PlanFile, MayNotContradictKeysOfThePipeline) {
   EXPECT_EQ(error("parallel.schedule=interleaved"),
             expected("parallel.schedule", "\"interleaved\"", "\"gpipe\""));
   EXPECT_EQ(error("parallel.micro_batches=8"), expected("parallel.micro_batches", "8", "4 micro-batches"));
-  EXPECT_EQ(error("parallel.virtual_stages=2"), expected("parallel.virtual_stages", "2", "1 virtual stages"));
+  EXPECT_EQ(error("parallel.virtual_stages=2"), expected("parallel.virtual_stages", "2", "1 virtual stage"));
   EXPECT_EQ(error("parallel.ahead=1"), expected("parallel.ahead", "1", "\"ahead\" 0"));
   const std::string whole = write(make_plan(make_recipe({"shard.level=zero2"}), 6));
   const recipe::Recipe recipe = make_recipe({whole, "parallel.schedule=gpipe"});
