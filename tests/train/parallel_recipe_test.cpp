@@ -122,35 +122,6 @@ TEST_F(PlanFile, MayNotContradictRulesOrTheTensorDegree) {
       concat("[plan.read_plan] \"world\" is 8 (", path_.string(), "): expected 4, the ranks of this run"));
 }
 
-TEST_F(PlanFile, MayNotContradictTheKeysOfAPipeline) {
-  const std::vector<std::string> keys = {"parallel.pipeline=2", "parallel.schedule=interleaved",
-                                         "parallel.virtual_stages=2", "parallel.micro_batches=4"};
-  const plan::Plan plan = make_plan(make_recipe(keys), 4);
-  std::vector<std::string> agreeing = keys;
-  agreeing.push_back(write(plan));
-  EXPECT_EQ(make_plan(make_recipe(agreeing), 4), plan) << "they agree";
-  const auto refusal = [&](const std::string& set) {
-    return error_text([&] { make_plan(make_recipe({agreeing.back(), set}), 4); });
-  };
-  for (const auto& [set, found, of_file] : std::vector<std::tuple<std::string, std::string, std::string>>{
-           {"parallel.pipeline=4", "parallel.pipeline is 4", "2 stages"},
-           {"parallel.virtual_stages=3", "parallel.virtual_stages is 3", "2 virtual stages"},
-           {"parallel.micro_batches=8", "parallel.micro_batches is 8", "4 micro-batches"},
-           {"parallel.ahead=1", "parallel.ahead is 1", "\"ahead\" 0"},
-           {"parallel.stages=[1, 2]", "parallel.stages is given", "its own"}}) {
-    EXPECT_EQ(refusal(set), concat("[train.plan] ", found, ", and parallel.plan has ", of_file, " (",
-                                   path_.string(), "): expected only one of them; remove ",
-                                   set.substr(0, set.find('=')), ", or parallel.plan"));
-  }
-  // Of a file without stages, too.
-  const std::string whole = write(make_plan(make_recipe(), 4));
-  EXPECT_EQ(error_text([&] {
-              make_plan(make_recipe({whole, "parallel.pipeline=2"}), 4);
-            }),
-            concat("[train.plan] parallel.pipeline is 2, and parallel.plan has 1 stage (", path_.string(),
-                   "): expected only one of them; remove parallel.pipeline, or parallel.plan"));
-}
-
 TEST_F(PlanFile, WithStagesIsRefusedBesideATeacher) {
   const auto refusal = [](const char* hint) {
     return concat(
@@ -245,6 +216,19 @@ TEST_F(PlanFile, MayNotContradictKeysOfThePipeline) {
             Lines{concat("parallel.schedule has no effect: parallel.plan decides the layout (",
                          path_.string(), ")")})
       << "the file has no pipeline";
+  EXPECT_EQ(error_text([&] {
+              make_plan(make_recipe({whole, "parallel.pipeline=2"}), 6);
+            }),
+            expected("parallel.pipeline", "2", "1 stage"));
+}
+
+TEST_F(PlanFile, OfAnInterleavedPipelineMayHaveItsKeysBesideIt) {
+  const Lines keys = {"parallel.pipeline=2", "parallel.schedule=interleaved", "parallel.virtual_stages=2",
+                      "parallel.micro_batches=4"};
+  const plan::Plan plan = make_plan(make_recipe(keys), 4);
+  Lines agreeing = keys;
+  agreeing.push_back(write(plan));
+  EXPECT_EQ(make_plan(make_recipe(agreeing), 4), plan);
 }
 
 TEST(ParallelRecipe, KeysOfTensorParallelismWithoutItAreNamed) {
