@@ -168,7 +168,6 @@ void forget_replays(planner::Profile* profile) {
 /// Counts what recordings of one rank need. With run.cuda_graphs = "auto" a run that would need most of the
 /// memory then records nothing (eager::choices_that_fit).
 void count_recordings(PredictedRecipe* of, planner::StepQuestion* question) {
-  constexpr double kShare = 0.8;
   const planner::Provenance& from = of->profile.provenance;
   if (question->plan.world > 1 || !may_replay(of->recipe, from)) return;
   const recipe::CudaGraphs graphs = of->recipe.run.cuda_graphs;
@@ -178,8 +177,8 @@ void count_recordings(PredictedRecipe* of, planner::StepQuestion* question) {
       graphs != recipe::CudaGraphs::kPass && recipe::updates_without_host(of->recipe.optimizer);
   const plan::Memory memory =
       plan::predict_memory(of->profile.model, question->plan, inputs, question->batch);
-  const double needed = memory.total() - memory.recording + std::max(memory.recording, memory.activations);
-  if (graphs == recipe::CudaGraphs::kAuto && needed > kShare * static_cast<double>(from.memory_bytes))
+  const double most = plan::kShareForAuto * static_cast<double>(from.memory_bytes);
+  if (graphs == recipe::CudaGraphs::kAuto && plan::bytes_to_record(memory) > most)
     return forget_replays(&of->profile);
   question->inputs = inputs;
 }

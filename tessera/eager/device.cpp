@@ -166,23 +166,22 @@ DeviceChoices choose_for_device(const recipe::Recipe& recipe, const plan::Plan& 
   }
   const double teacher = teacher_bytes(recipe, plan.world, batch_per_rank, device);
   const auto predicted = [&](bool keeps) {
-    return gpu_memory(with_kept_activations(recipe, keeps), plan, batch_per_rank);
-  };
-  const auto recordings = [&](bool keeps) {
     plan::CostInputs inputs = cost_inputs(with_kept_activations(recipe, keeps), plan.world, device);
     inputs.records_passes = true;
     inputs.records_update = recipe::updates_without_host(recipe.optimizer);
-    const plan::Memory memory = plan::predict_memory(recipe.model, plan, inputs, batch_per_rank);
-    return std::max(memory.recording, memory.activations);  // the latter stay in the allocator's other pool
+    return plan::predict_memory(recipe.model, plan, inputs, batch_per_rank);
   };
+  const auto eager_bytes = [](const plan::Memory& memory) { return memory.total() - memory.recording; };
   const plan::Memory plain = predicted(false), kept = predicted(true);
   const std::string why =
       plan.world > 1 ? "several ranks have not recorded on GPUs yet (run.cuda_graphs = \"step\" tries it)"
                      : why_not_recorded(recipe, plan, device);
-  DeviceChoices choices =
-      choices_that_fit(run, why.empty(),
-                       {plain.total() + teacher, kept.total() + teacher, recordings(false), recordings(true)},
-                       static_cast<double>(cuda.plugin->device(cuda.device).free_bytes));
+  DeviceChoices choices = choices_that_fit(run, why.empty(),
+                                           {.plain = eager_bytes(plain) + teacher,
+                                            .kept = eager_bytes(kept) + teacher,
+                                            .plain_recorded = plan::bytes_to_record(plain) + teacher,
+                                            .kept_recorded = plan::bytes_to_record(kept) + teacher},
+                                           static_cast<double>(cuda.plugin->device(cuda.device).free_bytes));
   if (run.cuda_graphs == recipe::CudaGraphs::kAuto && choices.graphs == recipe::CudaGraphs::kOff)
     choices.why_no_graphs = why.empty() ? "too little memory is free for the recordings" : why;
   return choices;
@@ -191,8 +190,9 @@ DeviceChoices choose_for_device(const recipe::Recipe& recipe, const plan::Plan& 
 DeviceChoices choices_that_fit(const recipe::RunRecipe& run, bool recordable, const Needs& needs,
                                double free_bytes) {
   const auto fits = [&](bool keeps, bool records) {
-    const double recordings = keeps ? needs.kept_recordings : needs.plain_recordings;
-    return (keeps ? needs.kept : needs.plain) + (records ? recordings : 0) <= 0.8 * free_bytes;
+    const double needed =
+        records ? (keeps ? needs.kept_recorded : needs.plain_recorded) : (keeps ? needs.kept : needs.plain);
+    return needed <= plan::kShareForAuto * free_bytes;
   };
   const bool asks_for_graphs =
       run.cuda_graphs == recipe::CudaGraphs::kPass || run.cuda_graphs == recipe::CudaGraphs::kStep;

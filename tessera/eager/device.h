@@ -74,8 +74,8 @@ DeviceChoices choose_for_device(const recipe::Recipe& recipe, const plan::Plan& 
 
 /// Bytes of a rank that a run is predicted to need.
 struct Needs {
-  double plain = 0, kept = 0;                        // in all, without kept outputs and with them
-  double plain_recordings = 0, kept_recordings = 0;  // with graphs, besides
+  double plain = 0, kept = 0;                    // without kept outputs and with them
+  double plain_recorded = 0, kept_recorded = 0;  // the same with CUDA graphs
 };
 
 /// The rule for "auto": the run is predicted to need at most four fifths of the free memory; the rest is for

@@ -244,8 +244,8 @@ double passes_under_way(const Plan& plan, int64_t stage, const MicroBatchBytes& 
 /// What recordings of CUDA graphs need at most (eager/recorded_step.cpp), beyond `memory`. Gradients keep
 /// their memory throughout. While a recording of a pass is made, the gradients that eager execution made are
 /// kept beside those of the replay, to be compared; of a later micro-batch also those before it. While one of
-/// an update is made, between two steps, all values that it writes are there twice. A recording reads images
-/// from memory of its own. `image`: bytes of a micro-batch's.
+/// an update is made, between two steps, all values that it writes are there twice. Each recording has a copy
+/// of the micro-batch's images. `image`: bytes of these.
 double recording_bytes(const std::vector<SizedUnit>& units, const Plan& plan, const CostInputs& inputs,
                        double image, const Memory& memory) {
   constexpr double kAdamValues = 3;  // weight and two moments: of updates that are recorded
@@ -339,6 +339,10 @@ double inference_memory(const arch::ModelConfig& config, const Plan& plan, const
 }
 
 }  // namespace
+
+double bytes_to_record(const Memory& memory) {
+  return memory.total() - memory.recording + std::max(memory.recording, memory.activations);
+}
 
 Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,
                       int64_t batch) {

@@ -29,6 +29,14 @@ struct Memory {
   double total() const { return states + gradients + gathered + activations + program + recording; }
 };
 
+/// Where "auto" settings of a run decide, it may need at most this share of the memory that a GPU has free;
+/// the rest is for what predictions leave out (fragments between tensors).
+inline constexpr double kShareForAuto = 0.8;
+
+/// With recordings of CUDA graphs, for that decision: the allocator keeps the activations of the passes
+/// before them beside those of the recordings. Requires: predicted with CostInputs::records_passes.
+double bytes_to_record(const Memory& memory);
+
 /// Predicts the peak per rank for `batch` images per rank and micro-batch: of the rank that needs most, where
 /// tensor parallelism gives ranks unequal parts. Errors: UserError when the plan's units are not the model's.
 Memory predict_memory(const arch::ModelConfig& config, const Plan& plan, const CostInputs& inputs,

@@ -123,9 +123,7 @@ class MeasuringRank {
         for (size_t i = 0; i < models.size(); ++i) {
           meet_();
           const std::vector<UnitPass> passes = undisturbed_pass(*models[i], input);
-          if (round > 0)
-            note(passes, models[i]->plan(),
-                 {0, "", layouts[i].tensor, input.batch.size, layouts[i].recompute});
+          if (round > 0) note(passes, models[i]->plan(), layouts[i], input.batch.size);
         }
       }
     }
@@ -165,40 +163,42 @@ class MeasuringRank {
     }
   }
 
+  UnitKey key_of(const plan::Plan& plan, size_t unit, int64_t batch) const {
+    const auto place = static_cast<size_t>(std::ranges::find(kinds_, kinds_[unit]) - kinds_.begin());
+    const plan::UnitPlan& of = plan.units[unit];
+    return {place, kinds_[unit], of.layout.tensor, batch, of.recompute};
+  }
+
   /// `pass`, `block`: seconds of a replayed pass, and of one of its ordinary blocks; 0: not known.
   void note_replayed(const plan::Plan& plan, int64_t batch, double pass, double block) {
     double all = 0, blocks = 0, replayed_blocks = 0;  // seconds of units that were queued kernel by kernel
-    const auto key_of = [&](size_t i) {
-      const auto place = static_cast<size_t>(std::ranges::find(kinds_, kinds_[i]) - kinds_.begin());
-      return UnitKey{place, kinds_[i], 1, batch, plan.units[i].recompute};
-    };
     const auto is_block = [&](size_t i) { return block > 0 && kinds_[i] == kinds_[1]; };
     for (size_t i = 0; i < kinds_.size(); ++i) {
       std::vector<double> seconds;
-      for (const UnitPass& one : found_.units.at(key_of(i))) seconds.push_back(one.forward + one.backward);
+      for (const UnitPass& one : found_.units.at(key_of(plan, i, batch)))
+        seconds.push_back(one.forward + one.backward);
       all += median(seconds);
       if (!is_block(i)) continue;
       blocks += median(seconds);
       replayed_blocks += block;
     }
-    const double others = all > blocks ? (pass - replayed_blocks) / (all - blocks) : 0;
-    for (size_t i = 0; i < kinds_.size(); ++i) {
-      const double share = is_block(i) && others > 0 ? replayed_blocks / blocks
-                           : others > 0              ? others
-                                                     : pass / all;
-      found_.replayed.emplace(key_of(i), share);
+    double of_blocks = pass / all, of_others = pass / all;
+    if (pass > replayed_blocks && blocks > 0 && blocks < all) {
+      of_blocks = replayed_blocks / blocks;
+      of_others = (pass - replayed_blocks) / (all - blocks);
     }
+    for (size_t i = 0; i < kinds_.size(); ++i)
+      found_.replayed.emplace(key_of(plan, i, batch), is_block(i) ? of_blocks : of_others);
   }
 
-  /// Adds the units that are laid out as `wanted` says; its kind is not read.
-  void note(const std::vector<UnitPass>& passes, const plan::Plan& plan, UnitKey wanted) {
+  /// Adds the units that are laid out as `layout` says.
+  void note(const std::vector<UnitPass>& passes, const plan::Plan& plan, const MeasuredLayout& layout,
+            int64_t batch) {
     TESSERA_CHECK_EQ(passes.size(), kinds_.size());
     for (size_t i = 0; i < passes.size(); ++i) {
-      const plan::UnitPlan& unit = plan.units[i];
-      if (unit.layout.tensor != wanted.tensor || unit.recompute != wanted.recompute) continue;
-      wanted.kind = kinds_[i];
-      wanted.place = static_cast<size_t>(std::ranges::find(kinds_, kinds_[i]) - kinds_.begin());
-      found_.units[wanted].push_back(passes[i]);
+      const UnitKey key = key_of(plan, i, batch);
+      if (key.tensor == layout.tensor && key.recompute == layout.recompute)
+        found_.units[key].push_back(passes[i]);
     }
   }
 

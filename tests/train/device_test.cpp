@@ -47,7 +47,7 @@ TEST(Device, ChoosesWhatFitsItsMemory) {
         make_recipe({concat("run.keep_activations=", keep), concat("run.cuda_graphs=", graphs)});
     return choices_that_fit(recipe.run, recordable, needs, 100);
   };
-  const Needs small{40, 50, 20, 30}, middle{60, 70, 20, 30}, tight{60, 80, 20, 40}, large{75, 90, 30, 45};
+  const Needs small{40, 50, 60, 80}, middle{60, 70, 80, 100}, tight{60, 80, 80, 120}, large{75, 90, 105, 135};
   EXPECT_EQ(choose("auto", "auto", small), (DeviceChoices{true, CudaGraphs::kStep}));
   EXPECT_EQ(choose("auto", "auto", small, /*recordable=*/false), (DeviceChoices{true, CudaGraphs::kOff}));
   EXPECT_EQ(choose("auto", "auto", middle), (DeviceChoices{true, CudaGraphs::kOff})) << "outputs come first";
