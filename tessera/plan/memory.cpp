@@ -118,7 +118,9 @@ double pool_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const C
   double bytes = 0;
   for (const auto& [size, count] : by_size) {
     const int64_t gathered = count.kept + std::min(count.gathered_in_turn, 1 + plan.prefetch);
-    const int64_t gradients = std::min<int64_t>(count.collecting, count.holds ? 2 : 1);
+    // Without prefetch a unit waits for its reduction (ShardedModel::gradients_left).
+    const bool waits = plan.prefetch == 0;
+    const int64_t gradients = std::min<int64_t>(count.collecting, count.holds && !waits ? 2 : 1);
     bytes += size * (compute * static_cast<double>(gathered) +
                      count.collecting_bytes * static_cast<double>(gradients));
   }
@@ -131,20 +133,42 @@ double lasting_pool_bytes(const SizedUnit& unit, const Plan& plan, double comput
   return split.shards > 1 && unit.plan.level < Level::kZero3 ? compute * split.all : 0;
 }
 
+/// What products make of one unit at a time. A CPU packs a parameter's values, and in backward makes a
+/// gradient where it is collected or beside it. A GPU makes all gradients of a unit before it copies them.
+double made_bytes(const std::vector<SizedUnit>& units, const CostInputs& inputs, bool trains) {
+  double parameter = 0, unit = 0;
+  for (const SizedUnit& of : units) {
+    parameter = std::max(parameter, of.size.largest);
+    unit = std::max(unit, of.size.parameters);
+  }
+  const auto compute = static_cast<double>(inputs.compute_bytes);
+  if (inputs.on_gpu) return trains ? compute * unit : 0;
+  return (trains ? 2 : 1) * compute * parameter;
+}
+
+/// Buffers of the reductions that are under way at once: those of one segment's units.
+double reducing_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs) {
+  std::map<size_t, double> of_segment;
+  double most = 0;
+  for (const SizedUnit& unit : units)
+    most = std::max(most, of_segment[unit.index] += reduction(unit, plan, inputs).bytes);
+  return most;
+}
+
 /// `trains`: with gradients on their way.
 double gathered_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs,
                       bool trains) {
   const auto compute = static_cast<double>(inputs.compute_bytes);
-  double kept = 0, in_reduction = 0, largest = 0, staging = 0;
+  double kept = 0, staging = 0;
   for (const SizedUnit& unit : units) {
     kept += kept_bytes(unit, plan, compute);
     staging = std::max(staging, staging_bytes(unit, plan, compute));
-    if (trains) in_reduction = std::max(in_reduction, reduction(unit, plan, inputs).bytes);
-    largest = std::max(largest, unit.size.largest);
   }
-  // A parameter's values as the kernels pack them, and its gradient as autograd hands it over.
-  const double one_parameter = (trains ? 2 : 1) * compute * largest;
-  return kept + pool_bytes(plan, units, inputs, trains) + staging + in_reduction + one_parameter;
+  const double made = made_bytes(units, inputs, trains);
+  const double reducing = trains ? reducing_bytes(plan, units, inputs) : 0;
+  // Without prefetch a reduction is over when the next unit's gradients are made.
+  return kept + pool_bytes(plan, units, inputs, trains) + staging +
+         (plan.prefetch == 0 ? std::max(made, reducing) : made + reducing);
 }
 
 /// The fp32 sums of an MLP's two gradients of weights, while its pieces come; in fp32 autograd has no others.
@@ -383,7 +407,7 @@ std::vector<UnitMemory> unit_memory(const arch::ModelConfig& config, const Plan&
     const arch::UnitActivations& activations = model.units[sized.index];
     unit.passing = pool_bytes(plan, {sized}, inputs, /*trains=*/true) -
                    lasting_pool_bytes(sized, plan, compute) + reduction(sized, plan, inputs).bytes +
-                   2 * compute * sized.size.largest;
+                   made_bytes({sized}, inputs, /*trains=*/true);
     if (static_cast<int64_t>(sized.index) < inputs.frozen_units) continue;
     unit.kept = static_cast<double>(batch) * kept_of(of, activations);
     if (of.recomputes())

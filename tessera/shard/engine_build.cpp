@@ -288,7 +288,7 @@ void ShardedModule::Engine::add_unit(UnitGroup& group, std::vector<NamedTensor> 
   group_of_.push_back(static_cast<size_t>(&group - groups_.data()));
   if (unit.comes_and_goes()) entries_.emplace_back(unit.watch_use(), weak_from_this(), group_of_.back());
   if (trainable) {
-    reductions_.watch(unit);
+    reductions_.watch(unit, index);
     watched_units_.push_back(index);
   }
 }

@@ -64,9 +64,10 @@ Reductions::~Reductions() = default;
 
 bool Reductions::communicates() { return communicating > 0; }
 
-void Reductions::watch(Unit& unit) {
+void Reductions::watch(Unit& unit, size_t segment) {
   auto watched = std::make_unique<Watched>();
   watched->unit = &unit;
+  watched->segment = segment;
   const size_t index = watched_.size();
   const auto& parameters = unit.parameters();
   watched->arrived.resize(parameters.size());
@@ -100,6 +101,7 @@ void Reductions::expect_gradients(Watched& watched) const {
 void Reductions::begin(bool last) {
   under_way_ = true;
   last_ = last;
+  segment_.reset();
   if (order_) order_->begin();
   for (size_t unit = 0; unit < watched_.size(); ++unit) {
     Watched& watched = *watched_[unit];
@@ -152,11 +154,18 @@ void Reductions::collect(size_t unit, size_t parameter) {
   }
 }
 
+/// Gradients that are on their way to their sums are those of one segment: that bounds their memory. A block
+/// whose layers are cut has two units, and what is left of it must not wait for what was cut.
+void Reductions::wait_for_other_segments(size_t segment) {
+  if (segment_ == segment) return;
+  segment_ = segment;
+  for (const size_t earlier : in_flight_) watched_[earlier]->unit->advance_reduce_stage();
+}
+
 void Reductions::reduce(size_t unit) {
   const Communicates communicates;
   Watched& watched = *watched_[unit];
-  // One sum over a shard axis under way at a time bounds the memory of unreduced gradients.
-  for (const size_t earlier : in_flight_) watched_[earlier]->unit->advance_reduce_stage();
+  wait_for_other_segments(watched.segment);
   watched.unit->start_reduce();
   watched.unit->advance_reduce();
   watched.reduced = watched.begun = true;

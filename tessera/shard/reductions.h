@@ -32,7 +32,8 @@ class Reductions {
   Reductions& operator=(const Reductions&) = delete;
 
   /// Watches the unit's parameters that require a gradient. Units are numbered in order of these calls.
-  void watch(Unit& unit);
+  /// Those of one `segment` may be reduced at the same time; the reductions of another segment wait for them.
+  void watch(Unit& unit, size_t segment);
 
   /// A backward pass begins. `last`: of the optimizer step's micro-batches. Called while autograd runs the
   /// pass, this rank knows which gradients will come.
@@ -70,6 +71,7 @@ class Reductions {
   };
   struct Watched {
     Unit* unit = nullptr;
+    size_t segment = 0;
     std::vector<std::shared_ptr<void>> accumulators;  // autograd's nodes by parameter, null for frozen ones;
                                                       // held weakly elsewhere, their hooks report
     std::vector<Expected> parameters;
@@ -81,6 +83,7 @@ class Reductions {
   };
 
   void gradient_arrived(size_t unit, size_t parameter);
+  void wait_for_other_segments(size_t segment);
   void collect(size_t unit, size_t parameter);
   void reduce(size_t unit);
   void expect_gradients(Watched& watched) const;
@@ -90,6 +93,7 @@ class Reductions {
   std::optional<ReductionOrder> order_;
   std::vector<std::unique_ptr<Watched>> watched_;
   std::vector<size_t> in_flight_;  // oldest first
+  std::optional<size_t> segment_;  // whose reductions started last in this pass
   bool under_way_ = false;
   bool last_ = true;
   std::shared_ptr<Reductions*> alive_;  // hooks outlive this object when the network does

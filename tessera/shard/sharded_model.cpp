@@ -113,7 +113,7 @@ void ShardedModel::add_unit(size_t segment, UnitParameters parameters, const pla
   Unit* unit = units_.back().get();
   segment_units_[segment].push_back(unit);
   if (!segments_[segment].frozen) {
-    part_of(segment).reductions->watch(*unit);
+    part_of(segment).reductions->watch(*unit, segment);
     part_of(segment).units.push_back(units_.size() - 1);
   }
   for (size_t i = 0; i < unit->parameters().size(); ++i) {

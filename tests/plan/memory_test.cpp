@@ -50,6 +50,17 @@ TEST(Memory, States) {
   EXPECT_EQ(memory(Level::kZero3, 1000, kFp32).states, 12 * 4);
 }
 
+// A GPU packs nothing, and copies the gradients of a unit when it has made all of them.
+TEST(Memory, AGpuHasAllGradientsOfAUnitAtOnce) {
+  CostInputs on_gpu = kBf16;
+  on_gpu.on_gpu = true;
+  const double packed_and_made = 2 * 2 * 192, made = 2 * 600;
+  for (const int64_t world : {1, 4}) {
+    EXPECT_EQ(memory(Level::kZero3, world, on_gpu).gathered - memory(Level::kZero3, world, kBf16).gathered,
+              made - packed_and_made);
+  }
+}
+
 TEST(Memory, RecordingsCopyWhatTheyCompare) {
   CostInputs inputs = kBf16;
   inputs.on_gpu = true;
@@ -149,8 +160,9 @@ TEST(Memory, Gathered) {
             4 * 1316 + 4 * (72 + 600 + 44) + 2 * 2 * 600 + fp32);
   EXPECT_EQ(memory(Level::kZero3, 1, kFp32).gathered, fp32);             // nobody to share with
   EXPECT_EQ(memory(Level::kZero3, 1, kBf16).gathered, 2 * 1315 + bf16);  // the parameters in bf16
+  // Without prefetch one unit, whose reduction is over before the next unit's gradients are made.
   EXPECT_EQ(memory(Level::kZero3, 4, kFp32, false, 0).gathered,
-            4 * (72 + 600 + 44) + 4 * (72 + 2 * 600 + 44) + 4 * 600 + fp32);
+            4 * (72 + 600 + 44) + 4 * (72 + 600 + 44) + std::max(4.0 * 600, fp32));
   EXPECT_EQ(memory(Level::kZero3, 4, kFp32, false, 99).gathered, memory(Level::kZero3, 4, kFp32).gathered);
   EXPECT_EQ(memory(Level::kZero2, 4, kBf16).gathered, memory(Level::kZero3, 4, kBf16).gathered);
   // ZeRO-1 collects in fp32 what it may have to add up; where it does, that is counted with the gradients.

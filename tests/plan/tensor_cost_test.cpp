@@ -79,12 +79,13 @@ TEST(TensorMemory, GatheredUnits) {
   const double all = kStemValues + 2 * kCutValues + 2 * kRowsValues + kHeadValues,
                one_parameter = 2 * (32 * 8);
   EXPECT_EQ(predict_memory(two_heads(), cut_plan(two_heads(), 4, {2, true}, true), kFullWidth, 0).gathered,
-            4 * all + 4 * all + 4 * kCutValues + 4 * one_parameter);
+            4 * all + 4 * all + 4 * (kCutValues + kRowsValues) + 4 * one_parameter)
+      << "both units of a block are reduced at once";
   // In bf16 also the slices that are gathered from.
   const double slices = kStemValues / 4 + 2 * (kCutValues / 2 + kRowsValues / 4) + kHeadValues / 4;
   EXPECT_EQ(predict_memory(two_heads(), cut_plan(two_heads(), 4, {2, true}, true), kHalfWidth, 0).gathered,
             2 * all + 2 * (kStemValues + 2 * kCutValues + kHeadValues) + 4 * 2 * kRowsValues +
-                2 * kCutValues + 2 * slices + 2 * one_parameter);
+                2 * kCutValues + 4 * kRowsValues + 2 * slices + 2 * one_parameter);
 }
 
 // In bf16 pieces add up the gradients of an MLP's halves, 32 x 8 each, in fp32. One image is one piece.
