@@ -100,18 +100,21 @@ int plan_profile_hosts(const PlanProfileHostsJob& job, const launch::Ranks& rank
   });
   mesh::Rendezvous rendezvous = mesh::rendezvous(ranks, timeout);
   rendezvous.shared_memory = false;
-  mesh::Mesh mesh(rendezvous, {{"rank", ranks.world}}, facts,
-                  profile::spans_between_hosts(ranks.world, ranks.local_world),
-                  profile::links_between_halves(ranks.world));
-  std::vector<planner::LinkTimes> found = profile::measure_host_links(mesh, links);
-  if (ranks.rank != 0) return kExitDone;
-
-  print_links(found);
-  std::erase_if(profile.links, [](const planner::LinkTimes& link) { return link.kind == planner::kHosts; });
-  std::ranges::move(found, std::back_inserter(profile.links));
-  write_file_atomic(job.output, planner::to_json(profile));
-  std::cout << "\nwrote " << job.output << std::endl;
-  return kExitDone;
+  auto mesh = std::make_unique<mesh::Mesh>(rendezvous, std::vector<mesh::Axis>{{"rank", ranks.world}}, facts,
+                                           profile::spans_between_hosts(ranks.world, ranks.local_world),
+                                           profile::links_between_halves(ranks.world));
+  return eager::guarded(
+      [&] {
+        std::vector<planner::LinkTimes> found = profile::measure_host_links(*mesh, links);
+        if (ranks.rank != 0) return static_cast<int>(kExitDone);
+        print_links(found);
+        std::erase_if(profile.links, [](const auto& link) { return link.kind == planner::kHosts; });
+        std::ranges::move(found, std::back_inserter(profile.links));
+        write_file_atomic(job.output, planner::to_json(profile));
+        std::cout << "\nwrote " << job.output << std::endl;
+        return static_cast<int>(kExitDone);
+      },
+      mesh, [] { return "measuring messages between hosts"; }, "");
 }
 
 }  // namespace tessera::train

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """tessera plan profile: what it measures of a tiny model is complete, and what it refuses."""
 import json
+import signal
+import time
 
-from harness import SOURCE, TINY, check, main, scratch, tessera
+from harness import SOURCE, TINY, check, main, scratch, send, tessera
 
 PORT = 29547
 QUICK = ("--rounds", 1, "--batches", "1,2")
@@ -121,7 +123,7 @@ def launched(folder, *words, world=4, of_host=2, local_rank=None):
         environment = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(of_host), "MASTER_ADDR": "127.0.0.1",
                        "LOCAL_RANK": str(rank % of_host if local_rank is None else local_rank(rank)), "MASTER_PORT": str(PORT)}
         words_of_rank = ("plan", "profile-hosts", "tiny.toml", *(() if "--profile" in words else ("--profile", "profile.json")),
-                         "--rounds", 1, *words)
+                         *(() if "--rounds" in words else ("--rounds", 1)), *words)
         runs.append(tessera(*words_of_rank, folder=folder, env=environment))
     return runs
 
@@ -145,6 +147,18 @@ def messages_between_hosts_join_the_profile():
         check(known["stages"][0]["seconds"]["gathers"] > 0, known)
         run = tessera(*predict, "--profile", "profile.json", folder=folder)
         check(run.wait(30) == 2 and "measure with tessera plan profile-hosts" in run.text(), run.text())
+
+
+def a_rank_of_a_host_dies():
+    with scratch() as folder:
+        profile(folder, *QUICK, "--procs", 2).done(60)
+        before = (folder / "profile.json").read_text()
+        runs = launched(folder, "--rounds", 1000)
+        time.sleep(4)  # they have met
+        send(runs[3].pid, signal.SIGKILL)
+        for run in runs[:3]:
+            check(run.wait(30) == 3 and "measuring messages between hosts" in run.text(), run.tail())
+        check((folder / "profile.json").read_text() == before, "the profile stays as it was")
 
 
 def hosts_that_cannot_be_measured_are_refused():
@@ -176,5 +190,5 @@ def more_ranks_than_cores_is_a_warning():
 if __name__ == "__main__":
     main(a_profile_of_two_ranks_is_complete, json_over_tcp_and_generated_images, files_are_not_replaced_without_force,
          bad_input_is_refused_in_one_line, a_machine_that_is_not_here, messages_between_hosts_join_the_profile,
-         hosts_that_cannot_be_measured_are_refused,
+         a_rank_of_a_host_dies, hosts_that_cannot_be_measured_are_refused,
          links_of_a_described_machine_are_not_measured, more_ranks_than_cores_is_a_warning)
