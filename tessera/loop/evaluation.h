@@ -33,9 +33,9 @@ struct EvaluateOptions {
   int64_t batch = 0;         // per rank
   int64_t keep_samples = 0;  // images to show, those of spread_samples()
   int64_t keep_mistakes = 0;
-  int64_t most_confusion_classes = 100;                       // models of more get no confusion matrix
-  std::function<bool()> stop;                                 // polled each batch; ranks agree on it
-  std::function<void(int64_t done, int64_t total)> progress;  // batches of this rank
+  int64_t most_confusion_classes = 100;                            // models of more get no confusion matrix
+  std::function<bool()> stop = {};                                 // polled each batch; ranks agree on it
+  std::function<void(int64_t done, int64_t total)> progress = {};  // batches of this rank
 };
 
 /// Of one evaluation, what this rank has seen. Belongs to one thread.

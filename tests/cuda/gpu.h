@@ -42,7 +42,7 @@ inline at::Device use_gpu(int index) {
   return device;
 }
 
-/// While it lives, this thread computes on a stream of its own, and GPUs record.
+/// While an object lives, this thread computes on a stream of its own and may record CUDA graphs.
 class Recording {
  public:
   explicit Recording(at::Device gpu)

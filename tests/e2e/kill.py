@@ -199,22 +199,27 @@ def check_positions(folder, victim):
     return found
 
 
+def kill_one_of_4(run, victim, after):
+    """Kills a rank some time after a text; the run names it, and ends with nothing left. Returns how many seconds that took."""
+    run.wait_for_text(after)
+    time.sleep(0.3 * random.random())
+    run.note_sockets()
+    pid = run.ranks()[victim]
+    send(pid, signal.SIGKILL)
+    killed_at = time.monotonic()
+    check(run.wait(END_LIMIT) == 3, run.tail())
+    run.check_nothing_left(END_LIMIT - (time.monotonic() - killed_at))
+    check(f"rank {victim} of 4 (pid {pid}) was killed by signal 9 (SIGKILL" in run.text(), run.tail())
+    return time.monotonic() - killed_at
+
+
 def a_rank_of_a_pipeline_dies():
     """4 ranks, 2 stages of 2: the others end within 5 s and say where in the schedule they were; a restart continues as with tensor groups."""
     positions = 0
     for victim in (0, random.choice((1, 2, 3))):
         with scratch() as folder, train(folder, "--procs", 4, *ENDLESS, *LONG_PASSES) as run:
-            run.wait_for_text("step 5/")
-            time.sleep(0.3 * random.random())
-            run.note_sockets()
-            pid = run.ranks()[victim]
-            send(pid, signal.SIGKILL)
-            killed_at = time.monotonic()
-            check(run.wait(END_LIMIT) == 3, run.tail())
-            run.check_nothing_left(END_LIMIT)
-            seconds = time.monotonic() - killed_at
+            seconds = kill_one_of_4(run, victim, after="step 5/")
             check(seconds < 5, "ended", seconds, "s after the death", run.tail())
-            check(f"rank {victim} of 4 (pid {pid}) was killed by signal 9 (SIGKILL" in run.text(), run.tail())
             of_victim = check_positions(folder, victim)
             positions += of_victim
             print(f"  SIGKILL to rank {victim} of 4: ended in {seconds:.2f} s; {of_victim} of 3 say the place in the schedule", flush=True)
@@ -246,16 +251,7 @@ def a_rank_of_a_pipeline_is_stopped():
 def a_rank_of_a_layout_dies(layout, operation):
     for victim in (0, random.choice((1, 2, 3))):
         with scratch() as folder, train(folder, "--procs", 4, *ENDLESS, *layout) as run:
-            run.wait_for_text("step 13/")
-            time.sleep(0.3 * random.random())
-            run.note_sockets()
-            pid = run.ranks()[victim]
-            send(pid, signal.SIGKILL)
-            killed_at = time.monotonic()
-            check(run.wait(END_LIMIT) == 3, run.tail())
-            seconds = time.monotonic() - killed_at
-            run.check_nothing_left(END_LIMIT - seconds)
-            check(f"rank {victim} of 4 (pid {pid}) was killed by signal 9 (SIGKILL" in run.text(), run.tail())
+            seconds = kill_one_of_4(run, victim, after="step 13/")
             for rank in {0, 1, 2, 3} - {victim}:
                 log = (folder / f"run/logs/rank-{rank}.log").read_text()
                 named = re.search(rf"error: \[({operation})\] (no sign of life from )?rank {victim}[:,] ", log)

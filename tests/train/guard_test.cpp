@@ -157,7 +157,8 @@ TEST(Guard, OneTooManyStopsAndNamesTheTensor) {
   EXPECT_EQ(train_alone(2, {"guard.skip_steps=2"}, {1, 2, 4, 5}, 6).error, "");
 }
 
-// The first one of the model that is trained, on whichever stage it lies: its ranks alone have the name.
+// The error names the first trained tensor of the model, on whichever stage it is; other stages do not have
+// it.
 TEST(Guard, NamesTheFirstTensorOfAnyStage) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"cls_token", ""},

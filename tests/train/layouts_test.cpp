@@ -409,19 +409,13 @@ TEST(Evaluation, CountsEverySampleOnAnyRanks) {
     const recipe::Recipe recipe = make_recipe({"data.source=fake:101", concat("parallel.tensor=", tensor)});
     run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
       const auto state = assemble(recipe, plan, mesh, false);
-      const auto source = data::open_source(recipe.data.source, "val", source_options(recipe));
-      Log log(false);
-      EvaluateOptions options;
-      options.batch = 8;
-      options.keep_mistakes = 10;
-      const Evaluation result =
-          train::evaluate(*state, *source, loader_options(recipe, launch::Ranks{}, 1, log), options, mesh);
-      EXPECT_EQ(result.metrics.samples, source->size());
+      const Evaluation result = evaluate_validation(*state, mesh, {.batch = 8, .keep_mistakes = 10});
+      EXPECT_EQ(result.metrics.samples, 101);
       int64_t counted = 0;
       for (const auto& row : result.figures.confusion) {
         for (const int64_t count : row) counted += count;
       }
-      EXPECT_EQ(counted, source->size());
+      EXPECT_EQ(counted, 101);
       std::vector<int64_t> mistakes;
       for (const auto& mistake : result.mistakes) mistakes.push_back(mistake.sample);
       EXPECT_EQ(mistakes.size(), 10U);

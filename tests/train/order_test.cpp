@@ -150,12 +150,7 @@ TEST(Evaluation, RanksWithFewOrNoSamples) {
           make_recipe({concat("data.source=fake:", size), concat("parallel.tensor=", tensor)});
       run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
         const auto state = assemble(recipe, plan, mesh, false);
-        const auto source = data::open_source(recipe.data.source, "val", source_options(recipe));
-        Log log(false);
-        EvaluateOptions options;
-        options.batch = 4;
-        const Evaluation result =
-            train::evaluate(*state, *source, loader_options(recipe, launch::Ranks{}, 1, log), options, mesh);
+        const Evaluation result = evaluate_validation(*state, mesh, {.batch = 4});
         EXPECT_EQ(result.metrics.samples, size);
         if (mesh.rank() == 0) losses.push_back(result.metrics.loss);
       });

@@ -246,14 +246,8 @@ TEST(PipelineEvaluation, CountsEverySampleOnce) {
     const recipe::Recipe recipe = make_recipe(joined({"data.source=fake:101"}, sets));
     run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
       const auto state = assemble(recipe, plan, mesh, false);
-      const auto source = data::open_source(recipe.data.source, "val", source_options(recipe));
-      Log log(false);
-      EvaluateOptions options;
-      options.batch = 8;
-      options.keep_mistakes = 10;
-      options.keep_samples = 12;
       const Evaluation result =
-          train::evaluate(*state, *source, loader_options(recipe, launch::Ranks{}, 1, log), options, mesh);
+          evaluate_validation(*state, mesh, {.batch = 8, .keep_samples = 12, .keep_mistakes = 10});
       EXPECT_EQ(result.metrics.samples, 101);
       if (mesh.rank() != 0) return;
       losses.push_back(result.metrics.loss);

@@ -93,12 +93,7 @@ TEST(ShortEvaluation, CountsEverySampleOnce) {
     const recipe::Recipe recipe = make_recipe(with_more(sets, {"data.source=fake:44"}));
     run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
       const auto state = assemble(recipe, plan, mesh, false);
-      const auto source = data::open_source(recipe.data.source, "val", source_options(recipe));
-      Log log(false);
-      EvaluateOptions options;
-      options.batch = 4;
-      const Evaluation found =
-          train::evaluate(*state, *source, loader_options(recipe, launch::Ranks{}, 1, log), options, mesh);
+      const Evaluation found = evaluate_validation(*state, mesh, {.batch = 4});
       if (mesh.rank() == 0) result = found;
     });
     return result;

@@ -221,6 +221,14 @@ inline Curve train_layout(int64_t world, const std::vector<std::string>& sets, i
   return result;
 }
 
+/// Of the recipe's validation split. Collective.
+inline Evaluation evaluate_validation(TrainState& state, mesh::Mesh& mesh, const EvaluateOptions& options) {
+  const auto source = data::open_source(state.recipe.data.source, "val", source_options(state.recipe));
+  Log log(false);
+  return train::evaluate(state, *source, loader_options(state.recipe, launch::Ranks{}, 1, log), options,
+                         mesh);
+}
+
 inline void expect_close(const Curve& a, const Curve& b, double tolerance) {
   ASSERT_EQ(a.losses.size(), b.losses.size());
   for (size_t i = 0; i < a.losses.size(); ++i) {
