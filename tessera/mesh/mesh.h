@@ -121,8 +121,8 @@ class Mesh {
   /// Seconds the training thread has stood still for collectives of any group so far.
   double wait_seconds() const;
   /// Sums `values` by Group::all_reduce over `all`, a group of all ranks, where a step or an evaluation ends.
-  /// The wait for the last rank counts as one for other stages of a pipeline: the ranks of a stage have met
-  /// in reductions and exchanges of their own before.
+  /// Its wait counts as a wait for other stages of a pipeline: the ranks of one stage have already waited for
+  /// each other, in that stage's own reductions and exchanges.
   void meet_stages(Group& all, at::Tensor& values, const std::string& what);
   /// What a rank of a pipeline waited for other stages, in seconds.
   struct StageWaits {

@@ -151,8 +151,8 @@ int bench_shard(const BenchShardJob& job, const launch::Ranks& ranks) {
         if (ranks.local_rank == 0) eager::check_memory(job.recipe, plan, batch_per_rank, ranks, "");
         mesh->world().barrier("memory check");
         const auto real = eager::assemble(job.recipe, plan, *mesh, /*with_optimizer=*/false);
-        const auto nobody = mesh::Mesh::pretend(ranks.rank, mesh->axes(), plan::spans_of(plan));
-        const auto alone = eager::assemble(job.recipe, plan, *nobody, /*with_optimizer=*/false);
+        const auto pretended = mesh::Mesh::pretend(ranks.rank, mesh->axes(), plan::spans_of(plan));
+        const auto alone = eager::assemble(job.recipe, plan, *pretended, /*with_optimizer=*/false);
         const auto batch = random_batch(job.recipe.model, batch_per_rank);
         const Seconds seconds = measure(job, batch, *mesh, *real, *alone);
         const nlohmann::ordered_json json = {
