@@ -100,9 +100,13 @@ void add_uneven_heads(const Prepared& p, Rows& rows) {
   for (const int64_t degree : degrees) {
     if (vit->heads % degree == 0) continue;
     const int64_t most = (vit->heads + degree - 1) / degree;
+    std::vector<std::string> of_ranks;
+    for (int64_t i = 0; i < degree; ++i)
+      of_ranks.push_back(std::to_string(arch::items_of(vit->heads, degree, i).size()));
     rows.emplace_back(
         concat("heads over ", degree, " ranks"),
-        concat(vit->heads, " heads do not divide evenly: attention takes ",
+        concat(vit->heads, " heads do not divide evenly (", join(of_ranks, ", "),
+               " in the group's order): attention takes ",
                monitor::print("%.3g", static_cast<double>(most * degree) / static_cast<double>(vit->heads)),
                " times as long as with an even split"));
   }

@@ -37,7 +37,7 @@ def dry_runs_show_the_layout():
         uneven = settings(shard__units="blocks.0=tensor4+strided+replicate, blocks.1=recompute")
         text = train(folder, "--procs", 4, *uneven, "--dry-run").done()
         check("rank 0 has 0 of 2 heads and 0 of 64 hidden units" in text, text)
-        check("heads over 4 ranks: 2 heads do not divide evenly: attention takes 2 times as long" in text, text)
+        check("heads over 4 ranks: 2 heads do not divide evenly (0, 1, 0, 1 in the group's order): attention takes 2 times as long" in text, text)
 
 
 def any_batch_trains_and_says_who_holds_how_many():

@@ -157,6 +157,39 @@ TEST_F(Average, IsTheSameOnAnyRanks) {
   }
 }
 
+// Stages of one and of two blocks, cut layers, and the average, whose every value is on one rank of them.
+TEST_F(Average, IsTheSameInStages) {
+  auto sets = kAveraged;
+  sets.emplace_back("optimizer.name=sgd");
+  const Averaged one = train_averaged(1, {}, false, 4, sets);
+  struct Layout {
+    int64_t world;
+    std::vector<std::string> sets;
+  };
+  const std::vector<Layout> layouts = {
+      {2, {"parallel.pipeline=2", "parallel.micro_batches=2", "parallel.stages=[1, 2]"}},
+      {4, {"parallel.pipeline=2", "parallel.micro_batches=4", "parallel.tensor=2"}},
+      {6, {"parallel.pipeline=3", "parallel.micro_batches=3", "shard.level=zero3"}}};
+  for (const auto& [world, layout] : layouts) {
+    std::vector<std::string> all = sets;
+    all.insert(all.end(), layout.begin(), layout.end());
+    Parameters found;
+    const recipe::Recipe recipe = make_recipe(all);
+    run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+      const auto state = assemble(recipe, plan, mesh, true);
+      Curve curve;
+      train_until(*state, mesh, 4, curve);
+      state->ema->exchange(*state->sharded);
+      const Parameters average = whole_parameters(*state, mesh);
+      if (mesh.rank() == 0) found = average;
+    });
+    ASSERT_EQ(found.size(), one.average.size());
+    for (const auto& [name, tensor] : one.average) {
+      EXPECT_LE((found.at(name) - tensor).abs().max().item<double>(), 1e-6) << layout.back() << ' ' << name;
+    }
+  }
+}
+
 TEST_F(Average, ResumesBitwiseAndOnOtherRanks) {
   const Averaged straight = train_averaged(2, {}, false, 6);
   for (const int64_t after : {2, 1, 3}) {

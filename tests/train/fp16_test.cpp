@@ -57,6 +57,40 @@ TEST(Fp16, FollowsFp32) {
   }
 }
 
+TEST(Fp16, FollowsFp32InOtherLayouts) {
+  const Curve expected = train_layout(1, {}, 4);
+  for (const Sets& layout :
+       {Sets{"parallel.tensor=2"}, Sets{"parallel.pipeline=2", "parallel.micro_batches=4"}}) {
+    Sets sets = {"precision.compute=fp16", "precision.loss_scale=1024"};
+    sets.insert(sets.end(), layout.begin(), layout.end());
+    const Curve found = train_layout(2, sets, 4);
+    for (size_t step = 0; step < expected.losses.size(); ++step) {
+      EXPECT_NEAR(found.losses[step], expected.losses[step], 1e-2) << layout[0];
+      EXPECT_NEAR(found.norms[step], expected.norms[step], 1e-2 * expected.norms[step]) << layout[0];
+    }
+  }
+}
+
+// Every stage sees what overflowed in any of them.
+TEST(Fp16, AnOverflowInAnyStageSkipsTheStepOfAll) {
+  Sets sets = kOverflowing;
+  for (const char* one : {"precision.compute=fp16", "parallel.pipeline=2", "parallel.micro_batches=2"})
+    sets.emplace_back(one);
+  const recipe::Recipe recipe = make_recipe(sets);
+  run_plan_ranks(recipe, 2, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+    const auto state = assemble(recipe, plan, mesh, true);
+    const Parameters before = whole_parameters(*state, mesh);
+    Curve curve;
+    train_until(*state, mesh, 1, curve);
+    EXPECT_EQ(state->loss_scale.overflows(), 1);
+    EXPECT_EQ(state->loss_scale.value(), 268435456);
+    expect_equal(whole_parameters(*state, mesh), before);
+    train_until(*state, mesh, 24, curve);
+    EXPECT_LT(state->loss_scale.overflows(), 20);
+    EXPECT_TRUE(std::isfinite(curve.norms.back()));
+  });
+}
+
 TEST(Fp16, AnOverflowChangesNothingButTheScale) {
   const Scaled none = train_alone(2, kOverflowing, 0), one = train_alone(2, kOverflowing, 1);
   EXPECT_EQ(one.overflows, 1);

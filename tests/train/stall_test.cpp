@@ -30,6 +30,7 @@ class Stalling final : public data::Source {
   std::string sample_name(int64_t index) const override { return source_->sample_name(index); }
   const std::vector<std::string>& classes() const override { return source_->classes(); }
   bool stalls() const { return loads_ > most; }
+  int64_t loads() const { return loads_; }
 
   std::atomic<int64_t> most = 1'000'000;
 
@@ -47,55 +48,65 @@ struct Stalled {
   LoopResult loop;
   int64_t step = 0;
   bool eval_due = false;
+  int64_t loads_of_other = 0;  // training images that the other rank has loaded
+};
+
+/// When data stop coming on one of two ranks, and on which.
+struct Stall {
+  int64_t train_loads = 1'000'000, val_loads = 1'000'000;
+  int64_t rank = 1;
 };
 
 /// Two ranks train until one of them waits in vain; then both are asked to stop.
 Stalled stopped_in_a_stall(const recipe::Recipe& recipe, const std::filesystem::path& folder,
-                           int64_t train_loads, int64_t val_loads) {
+                           const Stall& stall) {
   Stalled outcome;
-  Stalling &train = stalling(recipe), &val = stalling(recipe);
-  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
-    const auto state = assemble(recipe, make_plan(recipe, 2), mesh, true);
+  Stalling &train = stalling(recipe), &val = stalling(recipe), &other = stalling(recipe);
+  run_plan_ranks(recipe, 2, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+    const auto state = assemble(recipe, plan, mesh, true);
     Log log(false);
     launch::Ranks ranks;
     ranks.rank = mesh.rank();
     ranks.world = 2;
     data::LoaderOptions options = loader_options(recipe, ranks, 1, log);
-    const recipe::BatchSizes sizes = recipe::resolve_batch(recipe.train, 2);
+    const recipe::BatchSizes sizes = batch_sizes(recipe, plan);
     options.batch = sizes.batch;
     options.accumulation = sizes.accumulation;
     options.patience = 0.2;
+    load_for(plan, &options);
     const recipe::StepCounts counts = recipe::count_steps(recipe, train.size(), sizes.batch);
-    Stalling& free = stalling(recipe);
-    // Only the second rank's data stop coming.
-    data::Source& my_train = mesh.rank() == 1 ? train : free;
-    data::Source& my_val = mesh.rank() == 1 ? val : free;
-    train.most = train_loads;
-    val.most = val_loads;
+    const bool stalls = mesh.rank() == stall.rank;
+    data::Source& my_train = stalls ? train : other;
+    data::Source& my_val = stalls ? val : stalling(recipe);
+    train.most = stall.train_loads;
+    val.most = stall.val_loads;
     const auto stop = [&] { return train.stalls() || val.stalls(); };
     LoopResult result =
         train::run(*state, {my_train, my_val, sizes, counts, options, folder, stop}, mesh, nullptr, log);
-    if (mesh.rank() == 1) {
+    if (stalls) {
       outcome.loop = std::move(result);
       outcome.step = state->step;
       outcome.eval_due = state->eval_due;
     }
   });
   train.most = val.most = 1'000'000'000;  // lets go of the threads that hang
+  outcome.loads_of_other = other.loads();
   return outcome;
 }
 
-/// `accumulation`: micro-batches of a step, the first of which waits in vain.
-void expect_saved(int64_t accumulation) {
+/// The fourth step waits in vain for the first of its micro-batches. `loads`: images that the rank loads for
+/// a step.
+Stalled expect_saved(const Sets& layout, int64_t rank, int64_t loads) {
   at::set_num_threads(1);  // bitwise: sums in the same order throughout
   const TemporaryFolder folder("tessera-stall");
-  const Sets sets = {"data.prefetch=1", concat("train.accumulation=", accumulation)};
+  Sets sets = layout;
+  sets.emplace_back("data.prefetch=1");
   Sets without = sets;
-  without.push_back("train.eval_every_epochs=0");
+  without.emplace_back("train.eval_every_epochs=0");
   const recipe::Recipe recipe = make_recipe(without);
   const auto start = std::chrono::steady_clock::now();
-  // 24 samples a step and rank: the fourth step waits.
-  const Stalled outcome = stopped_in_a_stall(recipe, folder.path(), 3 * 24 + 5, 1'000'000);
+  const Stalled outcome =
+      stopped_in_a_stall(recipe, folder.path(), {.train_loads = 3 * loads + 5, .rank = rank});
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   EXPECT_LT(taken.count(), 20) << "one wait a step, not one a micro-batch";
   EXPECT_TRUE(outcome.loop.stalled);
@@ -103,25 +114,36 @@ void expect_saved(int64_t accumulation) {
   // Asked a moment before, it stops after a step that was whole.
   EXPECT_TRUE(outcome.step == 2 || outcome.step == 3) << outcome.step;
   const auto saved = checkpoint::find(folder.path(), "latest");
-  ASSERT_TRUE(saved.has_value());
+  EXPECT_TRUE(saved.has_value());
+  if (!saved) return outcome;
   // What was saved goes on as if nothing had been.
   Curve rest;
-  testing::run_ranks({{"shard", 2}}, [&](mesh::Mesh& mesh) {
-    const auto state = assemble(recipe, make_plan(recipe, 2), mesh, true);
+  run_plan_ranks(recipe, 2, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+    const auto state = assemble(recipe, plan, mesh, true);
     train::load_state(*state, *saved);
     EXPECT_EQ(state->step, outcome.step);
     Curve curve;
     train_until(*state, mesh, 6, curve);
     if (mesh.rank() == 0) rest = curve;
   });
-  const Curve straight = train_layout(2, sets, 6);
-  for (const auto& [name, values] : straight.parameters)
-    EXPECT_TRUE(rest.parameters.at(name).equal(values)) << name;
+  expect_equal(rest.parameters, train_layout(2, sets, 6).parameters);
+  return outcome;
 }
 
 TEST(Stall, AStopInTrainingSavesTheStateBeforeTheStep) {
-  expect_saved(1);
-  expect_saved(4);
+  expect_saved({}, 1, 24);
+  expect_saved({"train.accumulation=4"}, 1, 24);
+}
+
+// The first stage decodes all images. The last one reads labels alone, and waits for the first stage's
+// passes.
+TEST(Stall, OfTheFirstStageStopsAllStages) {
+  for (const char* schedule : {"parallel.schedule=gpipe", "parallel.schedule=1f1b"}) {
+    SCOPED_TRACE(schedule);
+    const Stalled outcome =
+        expect_saved({"parallel.pipeline=2", "parallel.micro_batches=4", schedule}, 0, 48);
+    EXPECT_EQ(outcome.loads_of_other, 0);
+  }
 }
 
 TEST(Stall, AStopInAnEvaluationLeavesItDue) {
@@ -130,7 +152,7 @@ TEST(Stall, AStopInAnEvaluationLeavesItDue) {
   for (const int64_t loads : {3, 48 - 1}) {  // the first batch, or the last that the rank has
     SCOPED_TRACE(loads);
     const Stalled outcome =
-        stopped_in_a_stall(recipe, folder.path() / std::to_string(loads), 1'000'000, loads);
+        stopped_in_a_stall(recipe, folder.path() / std::to_string(loads), {.val_loads = loads});
     EXPECT_TRUE(outcome.loop.stalled);
     EXPECT_EQ(outcome.step, 2);
     EXPECT_TRUE(outcome.eval_due);

@@ -76,6 +76,27 @@ TEST(Statistics, GradientsAreThoseOfTheStep) {
   }
 }
 
+// Rank 0 has what all stages found: with one micro-batch that of one rank. With several, what comes out of
+// units is of the first one, whose samples do not depend on where stages begin.
+TEST(Statistics, AreTheSameInStages) {
+  const ByName expected = statistics_of(1, {});
+  const auto in_stages = [](int64_t world, const char* micro_batches, Sets sets) {
+    sets.insert(sets.end(), {"parallel.pipeline=2", concat("parallel.micro_batches=", micro_batches)});
+    return statistics_of(world, sets);
+  };
+  for (const char* stages : {"parallel.stages=[1, 2]", "parallel.stages=[0, 3]"})
+    expect_close(in_stages(2, "1", {stages}), expected);
+  expect_close(in_stages(4, "1", {"parallel.tensor=2", "shard.recompute=true"}), expected);
+  const ByName first = in_stages(2, "2", {"parallel.stages=[1, 2]"});
+  expect_close(in_stages(2, "2", {"parallel.stages=[0, 3]"}), first);
+  expect_close(in_stages(2, "2", {"parallel.schedule=gpipe", "shard.recompute=true"}), first);
+  for (const auto& [name, one] : expected) {
+    // Activations are of half of the samples.
+    const double tolerance = name.starts_with("gradients") ? 1e-4 : 0.2;
+    EXPECT_NEAR(first.at(name).rms, one.rms, tolerance * one.rms) << name;
+  }
+}
+
 /// The loss scale is taken out again.
 TEST(Statistics, OfFp16AreThoseOfFp32) {
   const ByName expected = statistics_of(1, {}),

@@ -44,7 +44,8 @@ TEST(TensorFacts, SayWhatARankHoldsAndWithWhom) {
       "ranks 1,3,5,7 (stride 2) compute together; rank 3 has 1 of 2 heads and 8 of 40 hidden units; the "
       "state of this part is on each of ranks 2,3");
   EXPECT_EQ(rows["heads over 4 ranks"],
-            "2 heads do not divide evenly: attention takes 2 times as long as with an even split");
+            "2 heads do not divide evenly (0, 1, 0, 1 in the group's order): attention takes 2 times as long "
+            "as with an even split");
   EXPECT_FALSE(rows.contains("heads over 2 ranks"));
   rows = said(prepared({"parallel.tensor=2", "shard.ranks=2"}, 0));
   EXPECT_EQ(
