@@ -349,14 +349,9 @@ planner::LinkTimes::InPieces piece_times(int64_t pieces,
       return mean_of_slowest(times);
     };
     int64_t bytes = 0;
-    std::vector<double> products;  // of any rank, as times of units are: waits for a slower one are exposed
-    for (const auto& rank : of_ranks) {
-      bytes = std::max(bytes, rank[size].alone.bytes);
-      const std::vector<double>& seconds = rank[size].products.seconds;
-      products.insert(products.end(), seconds.begin(), seconds.end());
-    }
-    found.samples.push_back({bytes, mean(&PieceTimes::alone),
-                             std::max(mean(&PieceTimes::together) - median(std::move(products)), 0.0)});
+    for (const auto& rank : of_ranks) bytes = std::max(bytes, rank[size].alone.bytes);
+    const double exposed = mean(&PieceTimes::together) - mean(&PieceTimes::products);
+    found.samples.push_back({bytes, mean(&PieceTimes::alone), std::max(exposed, 0.0)});
   }
   return found;
 }

@@ -68,8 +68,9 @@ std::vector<PieceTimes> time_pieces(mesh::Mesh& mesh, mesh::Group& group, const 
 planner::LinkTimes link_times(planner::LinkTimes link,
                               const std::vector<std::vector<MessageTimes>>& of_ranks);
 
-/// The same of exchanges in pieces: means of the slowest ranks, alone and beyond the median products, so that
-/// waiting for a slower rank is exposed.
+/// The same of exchanges in pieces: means of the slowest ranks, alone and beyond the products. The slowest
+/// rank's products count, since these products take longer than those between two exchanges of a layer, and
+/// so one rank is behind the other by more than it would be there.
 planner::LinkTimes::InPieces piece_times(int64_t pieces,
                                          const std::vector<std::vector<PieceTimes>>& of_ranks);
 

@@ -72,7 +72,7 @@ TEST(PieceTimes, ExposedIsWhatProductsTakeLonger) {
     return std::vector<PieceTimes>{{{100, {alone, alone}}, {0, {products, products}}, {100, {together, 5}}}};
   };
   const planner::LinkTimes::InPieces found = piece_times(2, {rank(1, 4, 5), rank(2, 3, 6)});
-  EXPECT_EQ(found.samples, (std::vector<planner::LinkTimes::InPieces::Sample>{{100, 2, 5.5 - 3.5}}));
+  EXPECT_EQ(found.samples, (std::vector<planner::LinkTimes::InPieces::Sample>{{100, 2, 5.5 - 4}}));
   EXPECT_EQ(piece_times(2, {rank(1, 9, 5)}).samples[0].exposed, 0) << "never below 0";
 }
 
