@@ -91,6 +91,7 @@ Reduction reduction(const SizedUnit& unit, const Plan& plan, const CostInputs& i
   const int64_t given_bytes = unit.plan.level <= Level::kZero1 ? 4 : inputs.compute_bytes;
   Reduction most = reduction_over(split.shards, split.all, given_bytes, inputs);
   most.bytes = std::max(most.bytes, reduction_over(split.replicas, split.shard, 4, inputs).bytes);
+  if (plan.prefetch == 0) most.holds = false;  // the unit waits for it (ShardedModel::gradients_left)
   return most;
 }
 
@@ -118,9 +119,7 @@ double pool_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const C
   double bytes = 0;
   for (const auto& [size, count] : by_size) {
     const int64_t gathered = count.kept + std::min(count.gathered_in_turn, 1 + plan.prefetch);
-    // Without prefetch a unit waits for its reduction (ShardedModel::gradients_left).
-    const bool waits = plan.prefetch == 0;
-    const int64_t gradients = std::min<int64_t>(count.collecting, count.holds && !waits ? 2 : 1);
+    const int64_t gradients = std::min<int64_t>(count.collecting, count.holds ? 2 : 1);
     bytes += size * (compute * static_cast<double>(gathered) +
                      count.collecting_bytes * static_cast<double>(gradients));
   }
@@ -155,6 +154,15 @@ double reducing_bytes(const Plan& plan, const std::vector<SizedUnit>& units, con
   return most;
 }
 
+/// What products make and, with `trains`, what reductions send. Without prefetch a reduction is over when the
+/// next unit's gradients are made.
+double made_and_sent_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs,
+                           bool trains) {
+  const double made = made_bytes(units, inputs, trains);
+  const double sent = trains ? reducing_bytes(plan, units, inputs) : 0;
+  return plan.prefetch == 0 ? std::max(made, sent) : made + sent;
+}
+
 /// `trains`: with gradients on their way.
 double gathered_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs,
                       bool trains) {
@@ -164,11 +172,8 @@ double gathered_bytes(const Plan& plan, const std::vector<SizedUnit>& units, con
     kept += kept_bytes(unit, plan, compute);
     staging = std::max(staging, staging_bytes(unit, plan, compute));
   }
-  const double made = made_bytes(units, inputs, trains);
-  const double reducing = trains ? reducing_bytes(plan, units, inputs) : 0;
-  // Without prefetch a reduction is over when the next unit's gradients are made.
   return kept + pool_bytes(plan, units, inputs, trains) + staging +
-         (plan.prefetch == 0 ? std::max(made, reducing) : made + reducing);
+         made_and_sent_bytes(plan, units, inputs, trains);
 }
 
 /// The fp32 sums of an MLP's two gradients of weights, while its pieces come; in fp32 autograd has no others.
@@ -406,8 +411,8 @@ std::vector<UnitMemory> unit_memory(const arch::ModelConfig& config, const Plan&
     const UnitPlan& of = plan.units[sized.index];
     const arch::UnitActivations& activations = model.units[sized.index];
     unit.passing = pool_bytes(plan, {sized}, inputs, /*trains=*/true) -
-                   lasting_pool_bytes(sized, plan, compute) + reduction(sized, plan, inputs).bytes +
-                   made_bytes({sized}, inputs, /*trains=*/true);
+                   lasting_pool_bytes(sized, plan, compute) +
+                   made_and_sent_bytes(plan, {sized}, inputs, /*trains=*/true);
     if (static_cast<int64_t>(sized.index) < inputs.frozen_units) continue;
     unit.kept = static_cast<double>(batch) * kept_of(of, activations);
     if (of.recomputes())

@@ -42,7 +42,7 @@ inline at::Device use_gpu(int index) {
   return device;
 }
 
-/// While an object lives, this thread computes on a stream of its own and may record CUDA graphs.
+/// As long as a Recording exists, its thread uses its own CUDA stream, as recordings of CUDA graphs require.
 class Recording {
  public:
   explicit Recording(at::Device gpu)

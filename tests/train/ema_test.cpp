@@ -20,9 +20,9 @@ class Average : public ::testing::Test {
 
 const std::vector<std::string> kAveraged = {"ema.decay=0.6", "ema.warmup=true"};
 
-Parameters averages(TrainState& state) {
+Parameters averages(TrainState& state, mesh::Mesh& mesh) {
   state.ema->exchange(*state.sharded);
-  Parameters found = gather_parameters(state);
+  Parameters found = parameters_of(state, mesh);
   state.ema->exchange(*state.sharded);
   return found;
 }
@@ -38,13 +38,13 @@ Averaged train_averaged(int64_t world, const std::filesystem::path& folder, bool
                         const std::vector<std::string>& sets = kAveraged) {
   at::set_num_threads(1);
   Averaged result;
-  testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
-    const recipe::Recipe recipe = make_recipe(sets);
-    const auto state = assemble(recipe, make_plan(recipe, world), mesh, true);
+  const recipe::Recipe recipe = make_recipe(sets);
+  run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
+    const auto state = assemble(recipe, plan, mesh, true);
     if (resume) train::load_state(*state, *checkpoint::find(folder, "latest"));
     Averaged run;
     train_until(*state, mesh, until, run.curve);
-    run.average = averages(*state);
+    run.average = averages(*state, mesh);
     run.updates = state->ema->updates();
     if (!folder.empty()) train::save_state(*state, mesh, folder, false);
     if (mesh.rank() == 0) result = run;
@@ -132,7 +132,7 @@ TEST_F(Average, IsItsFormula) {
       for (auto& [name, tensor] : expected) tensor = 0.6 * tensor + 0.4 * curve.parameters.at(name);
     }
     EXPECT_EQ(state->ema->updates(), 2);
-    const Parameters weights = gather_parameters(*state), found = averages(*state);
+    const Parameters weights = gather_parameters(*state), found = averages(*state, mesh);
     for (const auto& [name, tensor] : expected) {
       EXPECT_TRUE(at::allclose(found.at(name), tensor, 1e-6, 1e-8)) << name;
       EXPECT_FALSE(found.at(name).equal(weights.at(name))) << name;
@@ -173,16 +173,7 @@ TEST_F(Average, IsTheSameInStages) {
   for (const auto& [world, layout] : layouts) {
     std::vector<std::string> all = sets;
     all.insert(all.end(), layout.begin(), layout.end());
-    Parameters found;
-    const recipe::Recipe recipe = make_recipe(all);
-    run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
-      const auto state = assemble(recipe, plan, mesh, true);
-      Curve curve;
-      train_until(*state, mesh, 4, curve);
-      state->ema->exchange(*state->sharded);
-      const Parameters average = whole_parameters(*state, mesh);
-      if (mesh.rank() == 0) found = average;
-    });
+    const Parameters found = train_averaged(world, {}, false, 4, all).average;
     ASSERT_EQ(found.size(), one.average.size());
     for (const auto& [name, tensor] : one.average) {
       EXPECT_LE((found.at(name) - tensor).abs().max().item<double>(), 1e-6) << layout.back() << ' ' << name;
@@ -231,7 +222,7 @@ TEST_F(Average, StartsWhereACheckpointHasNone) {
     const auto averaged = assemble(recipe, make_plan(recipe, 1), mesh, true);
     train::load_state(*averaged, checkpoint);
     EXPECT_EQ(averaged->ema->updates(), 0);
-    expect_equal(averages(*averaged), curve.parameters);
+    expect_equal(averages(*averaged, mesh), curve.parameters);
     try {
       train::load_state(*averaged, checkpoint, Weights::kAverage);
       FAIL();

@@ -157,8 +157,7 @@ TEST(Guard, OneTooManyStopsAndNamesTheTensor) {
   EXPECT_EQ(train_alone(2, {"guard.skip_steps=2"}, {1, 2, 4, 5}, 6).error, "");
 }
 
-// The error names the first trained tensor of the model, on whichever stage it is; other stages do not have
-// it.
+// The error names the model's first trained tensor. Only one stage has this tensor: the first or a later one.
 TEST(Guard, NamesTheFirstTensorOfAnyStage) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"cls_token", ""},

@@ -111,8 +111,8 @@ TEST(StageFigures, TheStageThatComputesLongestIsNamed) {
   }
 }
 
-// Rank 1 of stage 0 comes late to the end of a step. Then rank 0 waits for a rank of its own stage, and the
-// ranks of stage 1 wait for another stage.
+// Rank 1 of stage 0 ends its step late. Rank 0 then waits for its own stage, the ranks of stage 1 for
+// another.
 TEST(StageFigures, AWaitForTheLastRankOfAStageIsNotForOtherStages) {
   const auto figures = figures_after(4, {"parallel.pipeline=2", "parallel.micro_batches=4"},
                                      [](TrainState& state, const plan::Plan&, mesh::Mesh& mesh) {

@@ -137,6 +137,12 @@ inline bool has_cut_layers(const TrainState& state) {
   return std::ranges::any_of(state.plan.units, [](const plan::UnitPlan& unit) { return unit.is_cut(); });
 }
 
+/// All of the model's, in any layout. Collective.
+inline Parameters parameters_of(TrainState& state, mesh::Mesh& mesh) {
+  const bool in_pieces = state.pipeline || has_cut_layers(state);
+  return in_pieces ? whole_parameters(state, mesh) : gather_parameters(state);
+}
+
 struct Curve {
   std::vector<double> losses, norms;
   Parameters parameters;
@@ -168,8 +174,7 @@ inline void train_until(TrainState& state, mesh::Mesh& mesh, int64_t until, Curv
     curve.norms.push_back(step.gradient_norm);
     if (steps != nullptr) steps->push_back(step);
   }
-  const bool in_pieces = state.pipeline || has_cut_layers(state);
-  curve.parameters = in_pieces ? whole_parameters(state, mesh) : gather_parameters(state);
+  curve.parameters = parameters_of(state, mesh);
 }
 
 /// By step: what the head's last tensor is multiplied by in it, and in it alone; with infinity it is
