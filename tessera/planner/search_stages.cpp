@@ -3,6 +3,12 @@
 // beyond (Note [Pipelines]). With a limit T on the latter, the cut with the least sum W(T) is found stage by
 // stage. Layouts whose greatest lies in an interval (a, b] take at least a + W(b). So the range of limits in
 // which a better plan can lie is halved where this is least, until the intervals are narrow.
+//
+// Note [The last stage]: pipelines that sum gradients once a step have long last backward passes, and the one
+// of the last stage is over before that of the stage before it begins. So a step also takes at least the sum
+// of all stages' ways with these long passes, and what the last stage does beyond: Note [Pipelines] for the
+// last stage. By itself this asks for a last stage that does next to nothing; with the limit T on all stages
+// it does not. L(T), the least of it, is found as W(T) is: layouts in (a, b] take at least L(b).
 #include "tessera/planner/search_stages.h"
 
 #include <algorithm>
@@ -109,7 +115,7 @@ bool StagesSearch::set_windows() {
   return true;
 }
 
-std::vector<StagePoint> StagesSearch::points_of(size_t stage, size_t begin, size_t end) {
+StagePoints StagesSearch::points_of(size_t stage, size_t begin, size_t end) {
   double others = least_way_;
   for (size_t i = begin; i < end; ++i) others -= least_[stage].way[frame_.keys[i]];
   const double most = most_seconds() - others;
@@ -152,35 +158,43 @@ double StagesSearch::least_beyond() const {
   std::vector<std::vector<double>> best(frame_.stages() + 1,
                                         std::vector<double>(frame_.units() + 1, kInfinite));
   best[0][0] = 0;
-  for_each_point([&](size_t s, size_t begin, size_t end, const std::vector<StagePoint>& points) {
-    if (points.empty()) return;
-    best[s + 1][end] = std::min(best[s + 1][end], std::max(best[s][begin], points.front().beyond));
+  for_each_point([&](size_t s, size_t begin, size_t end, const StagePoints& points) {
+    if (points.by_way.empty()) return;
+    const double least = points.by_way.front().beyond;
+    best[s + 1][end] = std::min(best[s + 1][end], std::max(best[s][begin], least));
   });
   return best[frame_.stages()][frame_.units()];
 }
 
-std::optional<StagesSearch::Layout> StagesSearch::least_way(double most) const {
+std::optional<StagesSearch::Layout> StagesSearch::least_layout(double most, Least least) const {
   const size_t stages = frame_.stages(), units = frame_.units();
   struct From {
-    double way = kInfinite;
+    double seconds = kInfinite;
     size_t begin = 0;
     const StagePoint* point = nullptr;
   };
   std::vector<std::vector<From>> best(stages + 1, std::vector<From>(units + 1));
-  best[0][0].way = 0;
-  for_each_point([&](size_t s, size_t begin, size_t end, const std::vector<StagePoint>& points) {
-    const auto after = std::ranges::upper_bound(points, most, {}, &StagePoint::beyond);
-    if (after == points.begin()) return;
-    const StagePoint& point = *std::prev(after);
-    const double way = best[s][begin].way + point.way;
-    if (way < best[s + 1][end].way) best[s + 1][end] = {way, begin, &point};
+  best[0][0].seconds = 0;
+  for_each_point([&](size_t s, size_t begin, size_t end, const StagePoints& points) {
+    const bool is_last = s + 1 == stages;
+    const auto seconds = [&](const StagePoint& point) {
+      if (least == Least::kWay) return point.way;
+      return is_last ? point.way + point.beyond : point.late_way();
+    };
+    const auto& list = least == Least::kLate && !is_last ? points.by_late_way : points.by_way;
+    const auto allowed = std::ranges::upper_bound(list, most, {}, &StagePoint::beyond);
+    const auto point = std::ranges::min_element(list.begin(), allowed, {}, seconds);
+    if (point == allowed) return;
+    const double all = best[s][begin].seconds + seconds(*point);
+    if (all < best[s + 1][end].seconds) best[s + 1][end] = {all, begin, &*point};
   });
-  if (best[stages][units].way == kInfinite) return std::nullopt;
+  if (best[stages][units].seconds == kInfinite) return std::nullopt;
   Layout layout;
-  layout.way = best[stages][units].way;
   size_t end = units;
   for (size_t s = stages; s > 0; --s) {
     const From& from = best[s][end];
+    layout.way += from.point->way;
+    layout.late += s == stages ? from.point->way + from.point->beyond : from.point->late_way();
     layout.beyond = std::max(layout.beyond, from.point->beyond);
     layout.cut.insert(layout.cut.begin(), static_cast<int64_t>(from.begin));
     layout.stages.insert(layout.stages.begin(), *from.point);
@@ -193,31 +207,43 @@ double StagesSearch::solve(std::vector<Layout>* layouts) const {
   constexpr double kNarrow = 5e-4;
   constexpr size_t kMostLimits = 40;
   const double low = least_beyond(), most = most_seconds();
-  const std::optional<Layout> least = least_way(kInfinite);
+  const std::optional<Layout> least = least_layout(kInfinite, Least::kWay);
   if (low == kInfinite || !least) return kInfinite;
-  layouts->push_back(*least);
-  const double high = std::min(least->beyond, most - least->way);
-  double closed = least->way + std::max(high, low);  // with a greater limit than that
   struct Interval {
-    double low, high, way;  // way: W(high)
-    double bound() const { return low + way; }
+    double low, high, way, late;  // W(high), L(high)
+    double bound() const { return std::max(low + way, late); }
   };
-  if (high <= low) return closed;
-  std::vector<Interval> open = {{low, high, least->way}};
+  std::vector<Interval> open;
+  // `layout` has W(limit): with less than its own greatest there may be less, and up to the limit there is
+  // not.
+  const auto add = [&](double from, double limit, const Layout& layout) {
+    layouts->push_back(layout);
+    double late = kInfinite;
+    if (std::optional<Layout> other = least_layout(limit, Least::kLate)) {
+      late = other->late;
+      layouts->push_back(std::move(*other));
+    }
+    const double reached = std::clamp(layout.beyond, from, limit);
+    if (reached > from) open.push_back({from, reached, layout.way, late});
+    if (reached < limit) open.push_back({reached, limit, layout.way, late});
+  };
+  // Above it no layout is better than the best plan so far, or than this one.
+  const double high = most < kInfinite ? most - least->way : least->beyond;
+  double closed = least->way + std::max(high, low);
+  if (high <= low) {
+    layouts->push_back(*least);
+    return closed;
+  }
+  add(low, high, *least);
   for (size_t i = 0; i < kMostLimits && !open.empty(); ++i) {
     const auto at = std::ranges::min_element(open, {}, &Interval::bound);
     const Interval one = *at;
     if (one.bound() >= most || one.high - one.low <= kNarrow * one.bound()) break;
     const double middle = (one.low + one.high) / 2;
     open.erase(at);
-    open.push_back({middle, one.high, one.way});
-    const std::optional<Layout> layout = least_way(middle);
-    if (!layout) continue;  // then none in the lower half
-    layouts->push_back(*layout);
-    if (layout->beyond > one.low)
-      open.push_back({one.low, layout->beyond, layout->way});
-    else
-      closed = std::min(closed, one.bound());
+    open.push_back({middle, one.high, one.way, one.late});
+    const std::optional<Layout> layout = least_layout(middle, Least::kWay);
+    if (layout) add(one.low, middle, *layout);  // else there is none in the lower half
   }
   for (const Interval& interval : open) closed = std::min(closed, interval.bound());
   return closed;

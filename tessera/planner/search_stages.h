@@ -2,6 +2,7 @@
 // Layouts layer by layer of a pipeline with several stages. Private to this room.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <vector>
@@ -22,16 +23,17 @@ class StagesSearch {
  private:
   struct Layout {
     double way = 0, beyond = 0;  // seconds: the sum of the stages; the most of them
+    double late = 0;             // Note [The last stage] in search_stages.cpp
     LayerFrame::Cut cut;
     std::vector<StagePoint> stages;
-    double seconds() const { return way + beyond; }
+    double seconds() const { return std::max(way + beyond, late); }
   };
   /// Where a stage may begin and end in a plan that is better than the best, and its points there.
   struct Window {
     size_t first_begin = 0, last_begin = 0;
-    std::vector<size_t> least_units, most_units;                    // by begin
-    std::map<std::vector<size_t>, std::vector<StagePoint>> points;  // by key and count of runs of units
-    std::vector<std::vector<const std::vector<StagePoint>*>> at;    // by begin and units
+    std::vector<size_t> least_units, most_units;        // by begin
+    std::map<std::vector<size_t>, StagePoints> points;  // by key and count of runs of units
+    std::vector<std::vector<const StagePoints*>> at;    // by begin and units
   };
   /// The least that a unit adds at any place, by key.
   struct LeastOfUnits {
@@ -45,9 +47,11 @@ class StagesSearch {
   /// False: no cut can be better.
   bool set_windows();
   void set_points(size_t stage);
-  std::vector<StagePoint> points_of(size_t stage, size_t begin, size_t end);
-  /// What may still become better: the least sum of ways where no stage's `beyond` is above `most`.
-  std::optional<Layout> least_way(double most) const;
+  StagePoints points_of(size_t stage, size_t begin, size_t end);
+  /// Of the layouts in which no stage's `beyond` is above `most` the one with the least sum of `seconds` of
+  /// its stages: StagePoint and whether it is the last stage's.
+  enum class Least { kWay, kLate };
+  std::optional<Layout> least_layout(double most, Least least) const;
   /// The least that the greatest `beyond` can be; infinity: nothing fits.
   double least_beyond() const;
   /// Bound of the passes of all layouts; collects some that are near it.

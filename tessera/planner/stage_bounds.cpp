@@ -252,12 +252,14 @@ FrameBounds frame_bounds(const ProfileTables& tables, const SearchQuestion& ques
 /// With GPipe every forward pass comes before the last stage's first backward pass: the last stage ends its
 /// forward passes (m - 1) f behind the first micro-batch, and the first stage its backward passes (m - 1) b
 /// behind that, with f and b of any stages. So there n counts as 1.
+double delay_of(const StageSum& stage) {
+  return stage.passes[kFirstForward] - stage.passes[kForward] + stage.last_sent - stage.sent;
+}
+
 double beyond_one_pass(const StageSum& stage, const FrameBounds& frame, size_t index) {
   const auto m = static_cast<double>(frame.micro_batches);
   const auto n = static_cast<double>(frame.forwards_first[index]);
-  const double first = stage.passes[kFirstForward] - stage.passes[kForward],
-               last = stage.last_sent - stage.sent;
-  return first + last + (m - 1) * stage.passes[kBackward] - stage.accumulation +
+  return delay_of(stage) + (m - 1) * stage.passes[kBackward] - stage.accumulation +
          (m - n) * stage.passes[kForward];
 }
 

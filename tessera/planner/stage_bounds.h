@@ -90,6 +90,10 @@ struct FrameBounds {
 
 FrameBounds frame_bounds(const ProfileTables& tables, const SearchQuestion& question, const Frame& frame);
 
+/// Seconds by which the first forward and the last backward pass are longer than others, which can be
+/// negative.
+double delay_of(const StageSum& stage);
+
 /// A time that the stage's passes cannot be below, were it alone, beyond the way of one micro-batch through
 /// all stages: Note [Pipelines] in stage_bounds.cpp.
 double beyond_one_pass(const StageSum& stage, const FrameBounds& frame, size_t index);

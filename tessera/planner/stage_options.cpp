@@ -2,6 +2,7 @@
 #include "tessera/planner/stage_options.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace tessera::planner {
 
@@ -60,17 +61,29 @@ void StageOptions::add_points(size_t group, size_t stage, size_t begin, size_t e
     if (bytes > budget) continue;
     const double way = option.sum.way() + (stage == 0 ? option.sum.optimizer : 0);
     const double beyond = std::max(beyond_one_pass(option.sum, frame_.bounds, stage), 0.0);
-    if (way + beyond <= most) points->push_back({way, beyond, bytes, &option});
+    if (way + beyond <= most) points->push_back({way, beyond, delay_of(option.sum), bytes, &option});
   }
 }
 
-std::vector<StagePoint> undominated(std::vector<StagePoint> points) {
-  std::ranges::sort(points, [](const StagePoint& one, const StagePoint& other) {
-    return std::pair(one.beyond, one.way) < std::pair(other.beyond, other.way);
+namespace {
+
+template <typename Seconds>
+std::vector<StagePoint> undominated_by(std::vector<StagePoint> points, Seconds seconds) {
+  std::ranges::sort(points, {}, [&](const StagePoint& point) {
+    return std::pair(point.beyond, std::invoke(seconds, point));
   });
   std::vector<StagePoint> kept;
   for (const StagePoint& point : points)
-    if (kept.empty() || point.way < kept.back().way) kept.push_back(point);
+    if (kept.empty() || std::invoke(seconds, point) < std::invoke(seconds, kept.back()))
+      kept.push_back(point);
+  return kept;
+}
+
+}  // namespace
+
+StagePoints undominated(std::vector<StagePoint> points) {
+  StagePoints kept{.by_way = undominated_by(points, &StagePoint::way), .by_late_way = {}};
+  kept.by_late_way = undominated_by(std::move(points), &StagePoint::late_way);
   return kept;
 }
 

@@ -22,8 +22,17 @@ struct StageOption {
 struct StagePoint {
   double way = 0;     // seconds of one micro-batch forward and back; of the first stage with the update
   double beyond = 0;  // beyond_one_pass()
+  double delay = 0;   // seconds by which the first forward and the last backward pass are longer than others
   double bytes = 0;   // at least
   const StageOption* option = nullptr;
+  /// What the stage adds to the way of a micro-batch where its first forward and last backward pass count.
+  double late_way() const { return way + delay; }
+};
+
+/// Of a stage's points those that no other one is better than in `beyond` and in one more, by rising
+/// `beyond`.
+struct StagePoints {
+  std::vector<StagePoint> by_way, by_late_way;
 };
 
 /// Key and count of units that follow each other, in turn.
@@ -51,7 +60,6 @@ class StageOptions {
   OptionCache& options_;
 };
 
-/// Those that no other one is better than in both times, by rising `beyond`.
-std::vector<StagePoint> undominated(std::vector<StagePoint> points);
+StagePoints undominated(std::vector<StagePoint> points);
 
 }  // namespace tessera::planner
