@@ -26,7 +26,9 @@ function(tessera_import_torch folder headers target)
   get_filename_component(site_packages ${folder}/.. REALPATH)
   # Only for the linker: in a build folder CMake adds a RUNPATH to the libraries above, and an installed program finds
   # LibTorch by itself.
-  target_link_options(${target} INTERFACE -Wl,-rpath-link,${site_packages}/nvidia/cu13/lib)
+  file(GLOB cuda ${site_packages}/nvidia/*/lib)  # cu13; of packages for CUDA 12 cuda_runtime and cuda_cupti
+  list(TRANSFORM cuda PREPEND -Wl,-rpath-link,)
+  target_link_options(${target} INTERFACE ${cuda})
 endfunction()
 
 # tessera_find_torch(PREFIX VERSION VARIABLE): the folder of the torch package VERSION that the program installed in PREFIX
