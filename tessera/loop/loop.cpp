@@ -111,6 +111,7 @@ class Loop {
     if (!step.skipped.empty()) log_.warn(step.skipped);
     StepTimes times{seconds, loader.take_wait_seconds(), world_.wait_seconds() - waited};
     if (bubble) times.bubble = *world_.bubble_seconds() - *bubble;
+    result_.computed_seconds += std::max(0.0, seconds - times.data_wait - times.comm_wait);
     telemetry_.step(step, lr, times);
     pace_.add(seconds);
     result_.last_step = step;

@@ -46,7 +46,8 @@ plan::PassCosts costs_of(const Prepared& p) {
   return costs;
 }
 
-/// `ranks`: of all ranks [seconds waited for messages, at ends, in other collectives; peak bytes].
+/// `ranks`: of all ranks [seconds waited for messages, at ends, in other collectives; peak bytes; seconds
+/// computed].
 StageFigures figures_of(const plan::Plan& plan, int64_t stage, std::span<const nlohmann::json> ranks) {
   const auto mine =
       ranks.subspan(static_cast<size_t>(stage * plan.stage_ranks()), static_cast<size_t>(plan.stage_ranks()));
@@ -57,6 +58,7 @@ StageFigures figures_of(const plan::Plan& plan, int64_t stage, std::span<const n
     figures.waited_for_stages = std::max(figures.waited_for_stages, rank.at(0).get<double>());
     at_ends = std::min(at_ends, rank.at(1).get<double>());
     figures.peak_bytes = std::max(figures.peak_bytes, rank.at(3).get<int64_t>());
+    figures.computed = std::max(figures.computed, rank.at(4).get<double>());
   }
   figures.waited_for_stages += at_ends;
   for (const nlohmann::json& rank : mine) {
@@ -68,11 +70,11 @@ StageFigures figures_of(const plan::Plan& plan, int64_t stage, std::span<const n
 
 }  // namespace
 
-std::vector<StageFigures> stage_figures(const plan::Plan& plan, mesh::Mesh& mesh) {
+std::vector<StageFigures> stage_figures(const plan::Plan& plan, mesh::Mesh& mesh, double computed) {
   if (plan.stages == 1) return {};
   const mesh::Mesh::StageWaits waits = mesh.stage_waits().value();
   const nlohmann::json mine = {waits.for_messages, waits.at_ends, mesh.wait_seconds() - waits.sum(),
-                               peak_resident_bytes()};
+                               peak_resident_bytes(), computed};
   std::vector<nlohmann::json> ranks;
   for (const std::string& text : mesh.world().all_gather_text(mine.dump(), "figures of the stages"))
     ranks.push_back(nlohmann::json::parse(text));
@@ -84,9 +86,9 @@ std::vector<StageFigures> stage_figures(const plan::Plan& plan, mesh::Mesh& mesh
 
 std::string slowest_stage_text(const std::vector<StageFigures>& stages) {
   const auto [slowest, fastest] = std::ranges::minmax_element(stages, {}, &StageFigures::waited_for_stages);
-  return concat("slowest stage: ", slowest->name, ", which waited ",
-                human_seconds(slowest->waited_for_stages), " for other stages; the others up to ",
-                human_seconds(fastest->waited_for_stages));
+  return concat("slowest stage: ", slowest->name, ", which computed ", human_seconds(slowest->computed),
+                " and waited ", human_seconds(slowest->waited_for_stages),
+                " for other stages; the others waited up to ", human_seconds(fastest->waited_for_stages));
 }
 
 namespace {

@@ -219,6 +219,7 @@ void write_summary(const Prepared& p, const Finished& run, mesh::Mesh& mesh) {
   }
   for (const StageFigures& stage : run.stages) {
     summary["stages"].push_back({{"stage", stage.name},
+                                 {"computed_seconds", stage.computed},
                                  {"waited_for_stages_seconds", stage.waited_for_stages},
                                  {"waited_for_ranks_seconds", stage.waited_for_ranks},
                                  {"peak_rss_bytes", stage.peak_bytes}});
@@ -238,7 +239,8 @@ void write_report(const Prepared& p, const Finished& run, const monitor::Monitor
   report.facts.emplace_back("skipped steps", human_count(result.skipped_steps));
   for (const StageFigures& stage : run.stages) {
     report.facts.emplace_back(
-        stage.name, concat("waited ", human_seconds(stage.waited_for_stages), " for other stages and ",
+        stage.name, concat("computed ", human_seconds(stage.computed), ", waited ",
+                           human_seconds(stage.waited_for_stages), " for other stages and ",
                            human_seconds(stage.waited_for_ranks), " for other ranks of its own; peak memory ",
                            human_bytes(static_cast<double>(stage.peak_bytes))));
   }

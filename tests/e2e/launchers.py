@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that others start: torchrun, mpirun, srun, and RANK/WORLD_SIZE/MASTER_ADDR/MASTER_PORT set by hand.
 
-Under each, two ranks train; and when one of them is killed, the other ends within seconds and names it.
+Under each, two ranks train, by every kind of layout; and when one of them is killed, the other ends within seconds and names it.
 """
 import contextlib
 import os
@@ -13,8 +13,8 @@ import socket
 import subprocess
 import time
 
-from harness import (END_LIMIT, PROGRAM, SOURCE, Missing, Run, Skip, check, free_port, is_zombie, main, scratch, send, settings,
-                     summary, tiny_recipe)
+from harness import (END_LIMIT, PROGRAM, SOURCE, Missing, Run, Skip, check, check_same_losses, free_port, is_zombie, losses, main,
+                     scratch, send, settings, summary, tiny_recipe, train)
 from peers import peers_python
 
 SLURM = SOURCE / "tests/launch/local_slurm.sh"
@@ -74,14 +74,28 @@ def command_of(folder, **keys):
     return [PROGRAM, "train", tiny_recipe(folder), *settings(**values)]
 
 
+LAYOUTS = ({}, {"parallel__tensor": 2}, {"parallel__pipeline": 2, "parallel__micro_batches": 2})
+
+
 def trains(name):
-    with scratch() as folder, LAUNCHERS[name](folder, command_of(folder)) as (_, runs):
-        for run in runs:
-            check("\033" not in run.done(), name, "drew on a file" + run.tail())
-        found = summary(folder / "run")
-        check(found["world_size"] == 2 and found["steps"] == 3, name, found)
-        for run in runs:
-            run.check_nothing_left()
+    """Two ranks by each layout, with one rank's losses."""
+    with scratch() as folder:
+        train(folder, "--set", "train.steps=3", run="one").done()
+        for number, keys in enumerate(LAYOUTS):
+            here = folder / f"layout_{number}"
+            here.mkdir()
+            with LAUNCHERS[name](here, command_of(here, **keys)) as (_, runs):
+                for run in runs:
+                    check("\033" not in run.done(), name, keys, "drew on a file" + run.tail())
+                found = summary(here / "run")
+                check(found["world_size"] == 2 and found["steps"] == 3, name, keys, found)
+                plan = found["plan"]
+                check(plan.get("stages", 1) == keys.get("parallel__pipeline", 1), name, keys, plan)
+                tensor = max(unit.get("tensor", 1) for unit in plan["units"])
+                check(tensor == keys.get("parallel__tensor", 1), name, keys, plan)
+                check_same_losses(losses(here / "run"), losses(folder / "one"), tolerance=1e-4)
+                for run in runs:
+                    run.check_nothing_left()
 
 
 # How the launcher, or else the surviving rank itself, names the dead one.

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import json
 import os
+import statistics
 import subprocess
 
 from harness import PROGRAM, Run, check, main, scratch, summary, tessera, tiny_recipe
@@ -115,6 +116,51 @@ def communication_hides_behind_computation():
         check(found["hidden_share"] >= 0.8, "hidden share", found["hidden_share"])
 
 
+def exchanges_of_cut_layers_hide_behind_products():
+    """S/16 at tensor 2: of what a slow cable needs for a step's exchanges, 0.5 to 0.8 of the computation, at least 0.7 hide."""
+    need_namespaces("tc")
+    with Hosts() as hosts, scratch() as folder:
+        pipe = folder / "requests"
+        os.mkfifo(pipe)
+        words = ["bench", "step", "--model", "S/16", "--batch", 8, "--set", "parallel.tensor=2", "--set", "run.threads=1",
+                 "--requests", pipe]
+        # Opened for reading as well, so that this program does not wait for a run that failed.
+        with hosts.ranks(folder, *words) as runs, open(os.open(pipe, os.O_RDWR), "w", buffering=1) as requests:
+            answered = 0
+
+            def answers():
+                return [json.loads(line)["step_seconds"] for line in runs[0].text().splitlines() if line.startswith("{")]
+
+            def step_seconds(count):
+                """The median of `count` steps after one that is not counted."""
+                nonlocal answered
+                requests.write(f"{1 + count}\n")
+                runs[0].wait_for(lambda: len(answers()) > answered, "steps")
+                answered += 1
+                return statistics.median(answers()[-1][1:])
+
+            step_seconds(1)
+            before = hosts.sent_bytes(0)
+            computing = step_seconds(3)
+            sent = (hosts.sent_bytes(0) - before) / 4
+            messages = 0.6 * computing
+            shares, hidden = [], []
+            for _ in range(7):
+                hosts.throttle(1e10)
+                fast = step_seconds(3)
+                hosts.throttle(sent / messages)
+                slow = step_seconds(3)
+                shares.append(messages / fast)
+                hidden.append(1 - (slow - fast) / messages)
+            requests.close()
+            for run in runs:
+                run.done(60)
+        print(f"  {sent / 1e6:.0f} MB a step; messages / computation {statistics.median(shares):.2f}, hidden",
+              *(f"{share:.2f}" for share in hidden), flush=True)
+        check(0.45 <= statistics.median(shares) <= 0.9, "messages take", shares, "of the computation")
+        check(statistics.median(hidden) >= 0.7, "hidden", hidden)
+
+
 def links_between_hosts_are_the_cables():
     """plan profile-hosts finds the rate of a throttled cable, which the profile of one host does not know."""
     need_namespaces("tc")
@@ -142,4 +188,5 @@ def links_between_hosts_are_the_cables():
         tessera(*predict, folder=folder).done(60)
 
 
-main(counted_bytes_are_the_interfaces, communication_hides_behind_computation, links_between_hosts_are_the_cables)
+main(counted_bytes_are_the_interfaces, communication_hides_behind_computation, exchanges_of_cut_layers_hide_behind_products,
+     links_between_hosts_are_the_cables)

@@ -55,7 +55,7 @@ std::vector<StageFigures> figures_after(
     const auto state = assemble(recipe, plan, mesh, true);
     mesh.world().barrier("start");
     body(*state, plan, mesh);
-    const std::vector<StageFigures> found = stage_figures(plan, mesh);
+    const std::vector<StageFigures> found = stage_figures(plan, mesh, static_cast<double>(10 + mesh.rank()));
     if (mesh.rank() == 0) figures = found;
   });
   return figures;
@@ -122,6 +122,8 @@ TEST(StageFigures, AWaitForTheLastRankOfAStageIsNotForOtherStages) {
   EXPECT_LT(figures[0].waited_for_stages, 0.2);
   EXPECT_GT(figures[0].waited_for_ranks, 0.35);
   EXPECT_GT(figures[1].waited_for_stages, 0.35);
+  EXPECT_EQ(figures[0].computed, 11);  // of the rank that computed longest
+  EXPECT_EQ(figures[1].computed, 13);
 }
 
 // What progress lines and metrics.csv have as `bubble`, and an evaluation's end.
