@@ -20,7 +20,6 @@
 namespace tessera::train {
 namespace {
 
-using Sets = std::vector<std::string>;
 const Sets kFullPrecision = {"precision.compute=fp32", "train.steps=20"};
 
 Sets with(Sets sets, const std::string& set) {

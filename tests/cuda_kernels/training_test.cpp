@@ -10,8 +10,6 @@
 namespace tessera::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
 constexpr int64_t kSteps = 3;
 
 Curve train_once(const Sets& sets, bool as_bytes, bool decides_as_a_device = false) {

@@ -6,8 +6,6 @@
 namespace tessera::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
 /// Parameters as well as losses: the largest difference of a tensor, as a share of its largest value.
 void expect_same_training(const Curve& found, const Curve& expected) {
   expect_close(found, expected, 5e-6);

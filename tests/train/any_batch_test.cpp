@@ -9,8 +9,6 @@
 namespace tessera::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
 struct BatchCut {
   const char* name;
   int64_t world;

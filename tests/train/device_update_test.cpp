@@ -16,7 +16,6 @@
 namespace tessera::train {
 namespace {
 
-using Sets = std::vector<std::string>;
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 

@@ -8,7 +8,6 @@ namespace tessera::train {
 namespace {
 
 namespace fs = std::filesystem;
-using Sets = std::vector<std::string>;
 
 struct Scaled {
   Curve curve;

@@ -9,8 +9,6 @@
 namespace tessera::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
 Sets with_fp8(Sets sets = {}) {
   sets.push_back("precision.linear=fp8");
   return sets;

@@ -16,7 +16,6 @@ namespace tessera::train {
 namespace {
 
 namespace fs = std::filesystem;
-using Sets = std::vector<std::string>;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Multiplies this rank's part of the last tensor of the last stage (the head's), or of another stage, for as
@@ -96,11 +95,6 @@ struct GuardedLayout {
 
 void PrintTo(const GuardedLayout& layout, std::ostream* out) {
   *out << layout.world << " ranks " << join(layout.sets, " ");
-}
-
-Sets joined(Sets a, const Sets& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
 }
 
 const Sets kTwoStages = {"parallel.pipeline=2", "parallel.micro_batches=2"},

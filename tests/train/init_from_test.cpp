@@ -12,8 +12,6 @@
 namespace tessera::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
 /// A checkpoint of the small ViT after two steps on `world` ranks, and its parameters.
 class InitFrom : public ::testing::Test {
  protected:

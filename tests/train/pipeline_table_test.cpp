@@ -10,8 +10,6 @@
 namespace tessera::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
 struct Choice {
   const char* name;
   Sets sets;
@@ -83,11 +81,6 @@ const std::vector<Choice> kOptimizers = {
 const std::vector<Choice> kPrecisions = {{"fp32", {}},
                                          {"bf16", {"precision.compute=bf16"}},
                                          {"fp8", {"precision.compute=bf16", "precision.linear=fp8"}}};
-
-Sets joined(Sets a, const Sets& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 struct Case {
   Choice pipeline, ranks, level, recompute, model, optimizer, precision;

@@ -21,7 +21,6 @@ namespace tessera::train {
 namespace {
 
 using recipe::CudaGraphs, testing::CpuRecords, testing::OperationGraph;
-using Sets = std::vector<std::string>;
 
 /// What a training ended with.
 struct Outcome {

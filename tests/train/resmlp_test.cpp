@@ -9,8 +9,6 @@
 namespace tessera::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
 constexpr const char* kResMlp = R"(
 name = "resmlp"
 [model]

@@ -16,8 +16,6 @@ struct Trained {
   Parameters buffers;  // of all stages, after the save
 };
 
-using Sets = std::vector<std::string>;
-
 /// Adds the buffers of this rank, which are those of every rank of its stage. Collective.
 void add_buffers_of_all(const TrainState& state, mesh::Mesh& mesh, Parameters& whole) {
   for (int64_t rank = 0; rank < mesh.world_size(); ++rank) {

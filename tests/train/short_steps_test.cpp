@@ -10,8 +10,6 @@
 namespace tessera::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
 struct ShortLayout {
   int64_t world;
   Sets sets;
@@ -28,14 +26,9 @@ const std::vector<ShortLayout>& layouts() {
   return all;
 }
 
-Sets with_more(Sets a, const Sets& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 /// Two epochs of two steps of 24 samples and one of `left`.
 Sets training(int64_t left, const Sets& more) {
-  return with_more({concat("data.source=fake:", 48 + left), "train.batch=24", "data.remainder=keep"}, more);
+  return joined({concat("data.source=fake:", 48 + left), "train.batch=24", "data.remainder=keep"}, more);
 }
 
 class ShortSteps : public ::testing::TestWithParam<int64_t> {};
@@ -49,7 +42,7 @@ TEST_P(ShortSteps, TrainAsOneRank) {
     const Curve expected = train_layout(1, sets, 6);
     for (size_t i = kind; i < layouts().size(); i += kind == 0 ? 1 : 2) {
       SCOPED_TRACE(concat("kind ", kind, ", layout ", i));
-      const Curve found = train_layout(layouts()[i].world, with_more(sets, layouts()[i].sets), 6);
+      const Curve found = train_layout(layouts()[i].world, joined(sets, layouts()[i].sets), 6);
       const double tolerance = kind == 0 ? 5e-6 : 2e-2;
       for (size_t step = 0; step < expected.losses.size(); ++step)
         EXPECT_NEAR(found.losses[step], expected.losses[step], tolerance * expected.losses[step]) << step;
@@ -65,7 +58,7 @@ std::map<int64_t, int64_t> samples_by_group(const ShortLayout& layout, int64_t l
   at::set_num_threads(1);
   std::map<int64_t, int64_t> samples;
   std::mutex lock;
-  const recipe::Recipe recipe = make_recipe(with_more(training(left, {}), layout.sets));
+  const recipe::Recipe recipe = make_recipe(joined(training(left, {}), layout.sets));
   run_plan_ranks(recipe, layout.world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
     const auto state = assemble(recipe, plan, mesh, true);
     Curve curve;
@@ -90,7 +83,7 @@ TEST(ShortEvaluation, CountsEverySampleOnce) {
   at::set_num_threads(1);
   const auto evaluated = [](int64_t world, const Sets& sets) {
     Evaluation result;
-    const recipe::Recipe recipe = make_recipe(with_more(sets, {"data.source=fake:44"}));
+    const recipe::Recipe recipe = make_recipe(joined(sets, {"data.source=fake:44"}));
     run_plan_ranks(recipe, world, [&](mesh::Mesh& mesh, const plan::Plan& plan) {
       const auto state = assemble(recipe, plan, mesh, false);
       const Evaluation found = evaluate_validation(*state, mesh, {.batch = 4});

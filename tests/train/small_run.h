@@ -53,8 +53,16 @@ warmup_steps = 2
 compute = "fp32"
 )";
 
+/// Arguments of --set: "KEY=VALUE".
+using Sets = std::vector<std::string>;
+
+inline Sets joined(Sets a, const Sets& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 /// With "model.family=resmlp" in `sets` the recipe has none of the keys that a ResMLP lacks.
-inline recipe::Recipe make_recipe(const std::vector<std::string>& sets = {}) {
+inline recipe::Recipe make_recipe(const Sets& sets = {}) {
   std::string text = kRecipe;
   if (std::ranges::find(sets, "model.family=resmlp") != sets.end()) {
     for (const char* line : {"heads = 2\n", "dropout = 0.2\n"})
@@ -88,7 +96,7 @@ compute = "fp32"
 )";
 
 /// A ResNet with two basic blocks: a model with buffers.
-inline recipe::Recipe resnet_recipe(const std::vector<std::string>& sets = {}) {
+inline recipe::Recipe resnet_recipe(const Sets& sets = {}) {
   return recipe::parse_recipe(kResNetRecipe, "test", ".", sets);
 }
 
@@ -211,8 +219,7 @@ inline void run_plan_ranks(const recipe::Recipe& recipe, int64_t world,
 /// What happens to a state before its first step.
 using Prepare = std::function<void(TrainState&, mesh::Mesh&)>;
 
-inline Curve train_layout(int64_t world, const std::vector<std::string>& sets, int64_t steps,
-                          const Prepare& prepare = {}) {
+inline Curve train_layout(int64_t world, const Sets& sets, int64_t steps, const Prepare& prepare = {}) {
   at::set_num_threads(1);
   Curve result;
   const recipe::Recipe recipe = make_recipe(sets);

@@ -14,8 +14,6 @@
 namespace tessera::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
 /// Another source whose samples from a number of loads on do not come until they are let go.
 class Stalling final : public data::Source {
  public:

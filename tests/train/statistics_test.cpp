@@ -12,7 +12,6 @@
 namespace tessera::train {
 namespace {
 
-using Sets = std::vector<std::string>;
 using ByName = std::map<std::string, monitor::TensorStatistics>;
 
 /// Of step 2 of 3, by kind and name.

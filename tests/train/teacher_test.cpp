@@ -16,8 +16,6 @@
 namespace tessera::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
 at::Tensor formula_logits(double phase) {
   return (at::arange(5 * 7, at::kDouble).view({5, 7}) * 1.7 + phase).sin() * 3;
 }

@@ -13,8 +13,6 @@
 namespace tessera::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
 struct SavedLayout {
   const char* name;
   int64_t world;

@@ -14,8 +14,6 @@
 namespace tessera::train {
 namespace {
 
-using Sets = std::vector<std::string>;
-
 struct Choice {
   const char* name;
   Sets sets;
@@ -104,11 +102,6 @@ std::vector<Case> all_cases() {
                      kPrecisions[at[5]]});
   }
   return cases;
-}
-
-Sets joined(Sets a, const Sets& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
 }
 
 constexpr int64_t kSteps = 20;
