@@ -2,12 +2,12 @@
 #include "tessera/data/measure.h"
 
 #include <sys/resource.h>
-#include <time.h>
 
 #include <algorithm>
 #include <array>
 #include <functional>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/median.h"
 #include "tessera/base/random.h"
@@ -17,12 +17,6 @@
 
 namespace tessera::data {
 namespace {
-
-double now(clockid_t clock) {
-  timespec time{};
-  ::clock_gettime(clock, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
-}
 
 /// Encoded samples kept in memory, so that only one stage at a time is measured.
 struct Held {
@@ -95,9 +89,9 @@ std::vector<double> stage_round(const Subject& subject, const Transform& transfo
   const Held& held = subject.held;
   std::vector<float> numbers(static_cast<size_t>(transform.sample_size()));
   const auto each = [&](const std::function<void(size_t)>& work, clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
-    const double start = now(clock);
+    const double start = clock_seconds(clock);
     for (size_t i = 0; i < held.samples.size(); ++i) work(i);
-    return (now(clock) - start) / static_cast<double>(held.samples.size());
+    return (clock_seconds(clock) - start) / static_cast<double>(held.samples.size());
   };
   const auto key = [](size_t i) { return SampleKey{1, 0, i}; };
   const double read = each([&](size_t i) { subject.source->load(held.indices[i]); }, CLOCK_MONOTONIC);
@@ -122,10 +116,10 @@ void pipeline_round(const MeasureOptions& options, size_t pipeline, Subject* sub
   const auto images = static_cast<double>(batches * loader_options.batch);
   // What was made ahead before the clock started must not count: as much is ahead again when it stops.
   for (int64_t i = 0; i < loader_options.prefetch + 1; ++i) loader.give_back(loader.next());
-  const double start = now(CLOCK_MONOTONIC), cpu_start = now(CLOCK_PROCESS_CPUTIME_ID);
+  const double start = clock_seconds(CLOCK_MONOTONIC), cpu_start = clock_seconds(CLOCK_PROCESS_CPUTIME_ID);
   for (int64_t i = 0; i < batches; ++i) loader.give_back(loader.next());
-  subject->rates[pipeline].push_back(images / (now(CLOCK_MONOTONIC) - start));
-  subject->cpu[pipeline].push_back((now(CLOCK_PROCESS_CPUTIME_ID) - cpu_start) / images);
+  subject->rates[pipeline].push_back(images / (clock_seconds(CLOCK_MONOTONIC) - start));
+  subject->cpu[pipeline].push_back((clock_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_start) / images);
 }
 
 double median_ratio(const std::vector<double>& values, const std::vector<double>& of_first) {

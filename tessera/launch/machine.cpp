@@ -3,7 +3,6 @@
 
 #include <sched.h>
 #include <sys/utsname.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
@@ -104,12 +104,6 @@ std::set<int> allowed_cpus() {
     CPU_FREE(mask);
   }
   return allowed;
-}
-
-double clock_seconds(clockid_t clock) {
-  timespec now{};
-  ::clock_gettime(clock, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <atomic>
 
+#include "tessera/base/clock.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/stop_signals.h"
 
@@ -19,12 +20,6 @@ std::atomic<int> g_stop_signal = 0;  // the first that asked for a stop
 std::atomic<int64_t> g_first_signal = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
-int64_t now() {
-  timespec time{};
-  ::clock_gettime(CLOCK_MONOTONIC, &time);
-  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
-}
-
 void note_stop(int signal) {
   int none = 0;
   g_stop_signal.compare_exchange_strong(none, signal);
@@ -33,7 +28,7 @@ void note_stop(int signal) {
 
 void on_signal(int signal) {
   int64_t first = 0;
-  const int64_t time = now();
+  const int64_t time = clock_nanoseconds(CLOCK_MONOTONIC);
   if (!g_first_signal.compare_exchange_strong(first, time) && time - first > kOneRequest)
     ::_exit(128 + signal);
   note_stop(signal);
