@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -115,6 +116,8 @@ std::string passed_over_text(const Choice& choice);
 /// Does the folder hold anything with a name like that of a checkpoint ("step_..."), complete or not? false
 /// also where there is no such folder. Errors: UserError when it cannot be read.
 bool holds_checkpoints(const std::filesystem::path& folder);
+/// Steps of the complete checkpoints in the folder. Errors: as holds_checkpoints().
+std::set<int64_t> complete_steps(const std::filesystem::path& folder);
 /// What is wrong with best.json; empty: nothing, or there is no such file.
 std::string best_fault(const std::filesystem::path& folder);
 

@@ -106,12 +106,6 @@ std::optional<fs::path> find(const fs::path& folder, const std::string& which) {
 
 namespace {
 
-std::set<int64_t> steps_in(const fs::path& folder) {
-  std::set<int64_t> steps;
-  for (const auto& [step, path] : complete_checkpoints(folder)) steps.insert(step);
-  return steps;
-}
-
 // The newest step that is in all of them; none when there is none anywhere.
 struct Common {
   std::optional<int64_t> step;
@@ -139,7 +133,7 @@ std::optional<std::string> latest_of_all(const fs::path& folder, Consensus& cons
   const auto texts = consensus.all(
       [&] {
         std::vector<std::string> words;
-        for (const int64_t step : steps_in(folder)) words.push_back(std::to_string(step));
+        for (const int64_t step : complete_steps(folder)) words.push_back(std::to_string(step));
         return join(words, " ");
       },
       "");
@@ -207,7 +201,7 @@ Folders find_parts(const std::vector<fs::path>& places, const std::string& which
     if (is_complete(places[i])) continue;
     if (fs::is_directory(places[i] / "checkpoints", ignored)) parts[i] = places[i] / "checkpoints";
     open.push_back(i);
-    steps.push_back(steps_in(parts[i]));
+    steps.push_back(complete_steps(parts[i]));
   }
   auto wanted = which;
   if (which == "latest" && open.size() > 1) {

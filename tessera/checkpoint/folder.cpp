@@ -84,6 +84,12 @@ std::map<int64_t, fs::path> complete_checkpoints(const fs::path& folder) {
   return complete;
 }
 
+std::set<int64_t> complete_steps(const fs::path& folder) {
+  std::set<int64_t> steps;
+  for (const auto& [step, path] : complete_checkpoints(folder)) steps.insert(step);
+  return steps;
+}
+
 bool holds_checkpoints(const fs::path& folder) {
   return std::ranges::any_of(names_in(folder),
                              [](const std::string& name) { return name.starts_with(names::kStep); });

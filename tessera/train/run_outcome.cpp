@@ -12,7 +12,7 @@
 #include "tessera/base/json_text.h"
 #include "tessera/base/process_memory.h"
 #include "tessera/base/text.h"
-#include "tessera/checkpoint/names.h"
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/eager/device.h"
 #include "tessera/eager/recorded_step.h"
 #include "tessera/eager/teacher.h"
@@ -109,13 +109,8 @@ nlohmann::json images_per_second(const Prepared& p, const loop::LoopResult& resu
 
 }  // namespace
 
-std::string where_to_go_on(const fs::path& checkpoints) {
-  std::set<int64_t> steps;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(checkpoints, ignored)) {
-    const auto step = checkpoint::names::parse_step(entry.path().filename().string());
-    if (step && fs::exists(entry.path() / checkpoint::names::kManifest, ignored)) steps.insert(*step);
-  }
+std::string where_to_go_on(const fs::path& checkpoints) try {
+  const std::set<int64_t> steps = checkpoint::complete_steps(checkpoints);
   if (steps.empty()) return "no checkpoint is saved: start anew";
   const auto newest = std::prev(steps.end());
   if (newest == steps.begin()) {
@@ -124,6 +119,8 @@ std::string where_to_go_on(const fs::path& checkpoints) {
   }
   return concat("--resume goes on from step ", *newest, "; if that is ruined too, --resume ",
                 *std::prev(newest), " from an earlier one");
+} catch (const UserError&) {
+  return concat("the checkpoints in ", checkpoints.string(), " cannot be read");
 }
 
 void end_trial(const Prepared& p, const loop::LoopResult& result, mesh::Mesh& mesh, Log& log) {
