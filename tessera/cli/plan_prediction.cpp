@@ -155,10 +155,11 @@ std::string dtype_name(recipe::Dtype dtype) {
 
 namespace {
 
-/// Can one rank replay CUDA graphs? As eager::why_not_recorded().
+/// Can one rank replay CUDA graphs?
 bool may_replay(const recipe::Recipe& recipe, const planner::Provenance& from) {
-  return from.is_of_gpu() && from.compute != "fp16" && recipe.shard.offload == plan::Offload::kNone &&
-         recipe.run.cuda_graphs != recipe::CudaGraphs::kOff;
+  return from.is_of_gpu() && recipe.run.cuda_graphs != recipe::CudaGraphs::kOff &&
+         recipe::why_not_recorded(from.compute == "fp16", recipe.shard.offload != plan::Offload::kNone)
+             .empty();
 }
 
 void forget_replays(planner::Profile* profile) {

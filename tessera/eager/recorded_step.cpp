@@ -383,10 +383,11 @@ void RecordedStep::record_update(TrainState& state, mesh::Mesh& mesh) {
 std::string why_not_recorded(const recipe::Recipe& recipe, const plan::Plan& plan, at::Device device) {
   if (ops::device_graphs(device) == nullptr) return "a CPU records nothing";
   if (plan.stages > 1) return "stages of a pipeline wait for each other between their passes";
-  if (resolve_dtype(recipe.precision.compute, device) == at::kHalf) return "fp16's loss scale changes";
   const auto any_unit = [&](const auto& is) { return std::ranges::any_of(plan.units, is); };
-  if (any_unit([](const plan::UnitPlan& unit) { return unit.offload != plan::Offload::kNone; }))
-    return "state lies in the host's memory";
+  const std::string on_any_layout = recipe::why_not_recorded(
+      resolve_dtype(recipe.precision.compute, device) == at::kHalf,
+      any_unit([](const plan::UnitPlan& unit) { return unit.offload != plan::Offload::kNone; }));
+  if (!on_any_layout.empty()) return on_any_layout;
   if (std::getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr)
     return "PYTORCH_NO_CUDA_MEMORY_CACHING frees memory that a recording needs";
   if (plan.world > 1 && recipe.run.share_gpu) return "ranks that share a GPU exchange data through the host";

@@ -32,4 +32,9 @@ bool updates_without_host(const OptimizerRecipe& optimizer) {
   return optimizer.name == "adamw" || optimizer.name == "adam";
 }
 
+std::string why_not_recorded(bool computes_fp16, bool offloads) {
+  if (computes_fp16) return "fp16's loss scale changes";
+  return offloads ? "state lies in the host's memory" : "";
+}
+
 }  // namespace tessera::recipe
