@@ -8,7 +8,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/custom_class.h>
 
 #include <array>
 #include <mutex>
@@ -16,6 +15,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/shard/backward_end.h"
+#include "tessera/shard/recomputed_run.h"
 #include "tessera/shard/replay.h"
 
 namespace tessera::shard {
@@ -109,34 +109,37 @@ class NoKeptCasts {
   bool before_ = at::autocast::is_autocast_cache_enabled();
 };
 
-/// What forward leaves behind for backward, besides the inputs.
-struct Job : torch::CustomClassHolder {
-  std::function<Tensors(const Tensors&)> body;
-  Tensors random;
-  Autocast autocast;
-
-  /// The same run as in forward, with gradients.
-  Tensors run_again(const Tensors& inputs) const {
-    const RandomNumbersAgain same_numbers(random);
-    const AutocastAgain same_dtypes(autocast);
+/// A run of any LibTorch code.
+class RunOfBody : public RecomputedRun {
+ public:
+  explicit RunOfBody(std::function<Tensors(const Tensors&)> body) : body_(std::move(body)) {}
+  Tensors run(const Tensors& inputs) override {
+    const NoKeptCasts no_kept_casts;
+    return body_(inputs);
+  }
+  Tensors run_again(const Tensors& inputs) override {
+    const RandomNumbersAgain same_numbers(random_);
+    const AutocastAgain same_dtypes(autocast_);
     const NoKeptCasts no_kept_casts;
     const Replay buffers_unchanged;
     const at::AutoGradMode with_gradients(true);
-    return body(inputs);
+    return body_(inputs);
   }
+
+ private:
+  std::function<Tensors(const Tensors&)> body_;
+  Tensors random_ = random_states();
+  Autocast autocast_ = Autocast::current();
 };
 
-/// `trigger` requires a gradient: without it nothing would be differentiated where no input does.
 class Recomputed : public torch::autograd::Function<Recomputed> {
  public:
-  static Tensors forward(AutogradContext* context, const at::Tensor& /*trigger*/, at::TensorList inputs,
-                         Job* job) {
+  static Tensors forward(AutogradContext* context, const std::optional<at::Tensor>& /*trigger*/,
+                         at::TensorList inputs, const c10::intrusive_ptr<RecomputedRun>& run) {
     context->set_materialize_grads(false);
     context->save_for_backward(inputs.vec());
-    context->saved_data["job"] =
-        c10::IValue::make_capsule(c10::intrusive_ptr<Job>::unsafe_reclaim_from_nonowning(job));
-    const NoKeptCasts no_kept_casts;
-    return job->body(inputs.vec());
+    context->saved_data["run"] = c10::IValue::make_capsule(run);
+    return run->run(inputs.vec());
   }
 
   static Tensors backward(AutogradContext* context, const Tensors& output_gradients) {
@@ -144,9 +147,10 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
     for (const at::Tensor& saved : context->get_saved_variables()) {
       inputs.push_back(saved.defined() ? saved.detach().requires_grad_(saved.requires_grad()) : saved);
     }
-    const auto job = c10::static_intrusive_pointer_cast<Job>(context->saved_data["job"].toCapsule());
+    const auto run =
+        c10::static_intrusive_pointer_cast<RecomputedRun>(context->saved_data["run"].toCapsule());
     const InnerBackward inner;
-    const Tensors outputs = job->run_again(inputs);
+    const Tensors outputs = run->run_again(inputs);
     Tensors roots, gradients;
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (!output_gradients[i].defined() || !outputs[i].requires_grad()) continue;
@@ -176,12 +180,14 @@ class RecomputedModule : public torch::nn::Module {
 
 Tensors recompute_list(const std::function<Tensors(const Tensors&)>& body, const Tensors& inputs) {
   if (!at::GradMode::is_enabled()) return body(inputs);
-  auto job = c10::make_intrusive<Job>();
-  job->body = body;
-  job->random = random_states();
-  job->autocast = Autocast::current();
+  // Without it nothing would be differentiated where no input requires a gradient.
   const at::Tensor trigger = at::empty({0}).requires_grad_(true);
-  return Recomputed::apply(trigger, at::TensorList(inputs), job.get());
+  return run_recomputed(c10::make_intrusive<RunOfBody>(body), inputs, trigger);
+}
+
+Tensors run_recomputed(const c10::intrusive_ptr<RecomputedRun>& run, const Tensors& inputs,
+                       const std::optional<at::Tensor>& trigger) {
+  return Recomputed::apply(trigger, at::TensorList(inputs), run);
 }
 
 torch::nn::AnyModule recomputed(const std::string& /*name*/, torch::nn::AnyModule child) {

@@ -3,12 +3,11 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/core/ivalue.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "tessera/ops/square_sum.h"
 #include "tessera/plan/spans.h"
 #include "tessera/shard/average.h"
+#include "tessera/shard/recomputed_run.h"
 #include "tessera/shard/replay.h"
 
 namespace tessera::shard {
@@ -33,43 +33,29 @@ void release(Unit& unit) {
   if (trace != nullptr && gone) trace->instant("release", unit.name());
 }
 
-/// What autograd keeps of a segment that runs again.
-struct Repeat : torch::CustomClassHolder {
-  explicit Repeat(Segment::Forward function) : run(std::move(function)) {}
-  Segment::Forward run;
-};
-
 }  // namespace
 
-/// Activation checkpointing (Chen et al., arXiv 1604.06174): forward keeps only the input; backward runs the
-/// segment again and differentiates that.
-class ShardedModel::RecomputedSegment : public torch::autograd::Function<RecomputedSegment> {
+class ShardedModel::RecomputedSegment : public RecomputedRun {
  public:
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
-                            ShardedModel* model, int64_t index) {
-    context->save_for_backward({input});
-    context->saved_data["model"] = reinterpret_cast<int64_t>(model);
-    context->saved_data["index"] = index;
-    const Segment& segment = model->segments_[static_cast<size_t>(index)];
-    context->saved_data["repeat"] = c10::IValue::make_capsule(
-        c10::make_intrusive<Repeat>(segment.repeat ? segment.repeat() : segment.forward));
-    return segment.forward(input);
+  RecomputedSegment(ShardedModel& model, size_t index)
+      : model_(model), index_(index), repeat_(segment().repeat ? segment().repeat() : segment().forward) {}
+
+  Tensors run(const Tensors& inputs) override { return {segment().forward(inputs[0])}; }
+
+  Tensors run_again(const Tensors& inputs) override {
+    model_.gather_for_backward(index_);
+    const at::AutoGradMode with_gradients(true);
+    std::optional<Replay> buffers_unchanged;
+    if (!segment().buffers.empty()) buffers_unchanged.emplace();
+    return {repeat_(inputs[0])};
   }
 
-  static variable_list backward(torch::autograd::AutogradContext* context, variable_list output_gradients) {
-    auto* model = reinterpret_cast<ShardedModel*>(context->saved_data["model"].toInt());
-    const auto index = static_cast<size_t>(context->saved_data["index"].toInt());
-    const auto repeat = c10::static_intrusive_pointer_cast<Repeat>(context->saved_data["repeat"].toCapsule());
-    at::Tensor input = context->get_saved_variables()[0].detach();
-    input.set_requires_grad(true);
-    model->gather_for_backward(index);
-    {
-      const at::AutoGradMode with_gradients(true);
-      const at::Tensor output = model->run_again(index, repeat->run, input);
-      torch::autograd::backward({output}, {output_gradients[0]});
-    }
-    return {input.grad(), at::Tensor(), at::Tensor()};
-  }
+ private:
+  const Segment& segment() const { return model_.segments_[index_]; }
+
+  ShardedModel& model_;
+  size_t index_;
+  Segment::Forward repeat_;
 };
 
 ShardedModel::ShardedModel(std::vector<Segment> segments, const plan::Plan& plan, Precision precision,
@@ -154,7 +140,7 @@ at::Tensor ShardedModel::run_segment(size_t index, at::Tensor input) {
   if (recompute_[index]) {
     // Behind frozen segments the input has no gradient; without one autograd would not come here.
     if (!input.requires_grad()) input = input.detach().set_requires_grad(true);
-    return RecomputedSegment::apply(input, this, static_cast<int64_t>(index));
+    return run_recomputed(c10::make_intrusive<RecomputedSegment>(*this, index), {input})[0];
   }
   at::Tensor output = segments_[index].forward(input);
   output.register_hook([this, index](const at::Tensor& gradient) {
@@ -162,13 +148,6 @@ at::Tensor ShardedModel::run_segment(size_t index, at::Tensor input) {
     return gradient;
   });
   return output;
-}
-
-at::Tensor ShardedModel::run_again(size_t index, const Segment::Forward& repeat,
-                                   const at::Tensor& input) const {
-  if (segments_[index].buffers.empty()) return repeat(input);
-  const Replay buffers_unchanged;
-  return repeat(input);
 }
 
 void ShardedModel::gather_for_forward(size_t index) {

@@ -114,7 +114,6 @@ class ShardedModel {
   };
   Part& part_of(size_t segment) { return parts_[segments_[segment].part]; }
   at::Tensor run_segment(size_t index, at::Tensor input);
-  at::Tensor run_again(size_t index, const Segment::Forward& repeat, const at::Tensor& input) const;
   void add_unit(size_t segment, UnitParameters parameters, const plan::UnitPlan& unit_plan,
                 const plan::Plan& plan, Precision precision);
   void start_gathers(size_t segment);
