@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/lamb.h"
+#include "tessera/optim/update_rule.h"
 
 namespace tessera::library {
 namespace {
@@ -150,8 +151,8 @@ torch::Tensor Lars::step(LossClosure closure) {
     if (!update.parameter.defined()) continue;
     const auto& options = static_cast<const LarsOptions&>(param_groups()[update.group].options());
     const double decay = options.weight_decay();
-    const bool adapts = options.adapt() && weights[i] > 0 && gradients[i] > 0;
-    const double ratio = adapts ? options.trust() * weights[i] / (gradients[i] + decay * weights[i]) : 1.0;
+    const double ratio =
+        options.adapt() ? optim::lars_ratio(weights[i], gradients[i], decay, options.trust()) : 1.0;
     auto& state = state_of<LarsParamState>(*this, update.parameter);
     if (!state.momentum_buffer().defined()) state.momentum_buffer(at::zeros_like(update.parameter));
     const at::Tensor descent = decay == 0 ? update.gradient : update.gradient + decay * update.parameter;

@@ -127,11 +127,9 @@ class Lars : public UpdateRule {
         const Setting& setting = state.settings[i];
         double ratio = 1;
         if (setting.matrix) {
-          const double weights = norms.at(shard.name).weights;
-          const double gradient = norms.at(shard.name).gradient * step.grad_scale;
-          if (weights > 0 && gradient > 0) {
-            ratio = options_.trust * weights / (gradient + setting.weight_decay * weights + kLarsEpsilon);
-          }
+          const auto& [weights, gradient] = norms.at(shard.name);
+          ratio = lars_ratio(weights, gradient * step.grad_scale, setting.weight_decay, options_.trust,
+                             kLarsEpsilon);
         }
         ops::sgd(shard.master, shard.gradient,
                  state.kept.empty() ? at::Tensor() : part_of(state.kept[0], shard),
@@ -148,6 +146,11 @@ class Lars : public UpdateRule {
 };
 
 }  // namespace
+
+double lars_ratio(double weights, double gradient, double weight_decay, double trust, double epsilon) {
+  if (!(weights > 0 && gradient > 0)) return 1;
+  return trust * weights / (gradient + weight_decay * weights + epsilon);
+}
 
 std::unique_ptr<UpdateRule> make_lars(const recipe::OptimizerRecipe& options) {
   return std::make_unique<Lars>(options);

@@ -110,6 +110,9 @@ void add_shard(StateShards& shards, std::string_view prefix, const shard::Unit& 
 void over_regions(const shard::Shard& shard, const at::Tensor& values,
                   const std::function<void(const Region&, const at::Tensor&)>& body);
 
+/// LARS's ratio of norms of a whole tensor: trust |w| / (|g| + weight_decay |w| + epsilon), 1 where one is 0.
+double lars_ratio(double weights, double gradient, double weight_decay, double trust, double epsilon = 0);
+
 /// The rules of other files than make_rule's.
 std::unique_ptr<UpdateRule> make_lamb(const recipe::OptimizerRecipe& options);
 std::unique_ptr<UpdateRule> make_lars(const recipe::OptimizerRecipe& options);
