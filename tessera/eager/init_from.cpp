@@ -16,7 +16,7 @@ namespace {
 
 using checkpoint::names::kBuffer, checkpoint::names::kParameter;
 
-std::span<std::byte> bytes_of(at::Tensor& tensor) {
+std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
@@ -54,13 +54,10 @@ void fill(TrainState& state, weights::FinetunedSource& source, checkpoint::Tenso
     for (const shard::Shard& shard : unit->shards()) {
       const size_t tensor = parameters.at(std::string(kParameter) + shard.name);
       if (shard.master.numel() == 0 || source.is_fresh(tensor)) continue;
-      at::Tensor values = at::empty({shard.master.numel()}, at::kFloat);
-      std::span<std::byte> left = bytes_of(values);
-      for (const Region& region : shard.regions) {
-        const auto bytes = static_cast<size_t>(region.numel()) * sizeof(float);
-        checkpoint::read_region(source, tensor, region, left.first(bytes));
-        left = left.subspan(bytes);
-      }
+      const at::Tensor values = at::empty({shard.master.numel()}, at::kFloat);
+      shard::over_regions(shard, values, [&](const Region& region, const at::Tensor& part) {
+        checkpoint::read_region(source, tensor, region, bytes_of(part));
+      });
       at::Tensor master = shard.master;
       master.copy_(values);
     }

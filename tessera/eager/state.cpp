@@ -36,12 +36,9 @@ void initialise(TrainState& state) {
       // Values are made by the host; elsewhere one parameter's at a time passes through its memory.
       const bool in_place = shard.master.is_cpu() && shard.master.scalar_type() == at::kFloat;
       at::Tensor master = shard.master, values = in_place ? master : at::empty(master.sizes(), at::kFloat);
-      int64_t position = 0;
-      for (const Region& region : shard.regions) {
-        models::initialise(specs.at(shard.name), state.recipe.train.seed, region,
-                           values.narrow(0, position, region.numel()));
-        position += region.numel();
-      }
+      shard::over_regions(shard, values, [&](const Region& region, const at::Tensor& part) {
+        models::initialise(specs.at(shard.name), state.recipe.train.seed, region, part);
+      });
       if (!in_place) master.copy_(values);
     }
   }

@@ -24,15 +24,6 @@ void add_shard(StateShards& shards, std::string_view prefix, const shard::Unit& 
   });
 }
 
-void over_regions(const shard::Shard& shard, const at::Tensor& values,
-                  const std::function<void(const Region&, const at::Tensor&)>& body) {
-  int64_t position = 0;
-  for (const Region& region : shard.regions) {
-    body(region, values.narrow(0, position, region.numel()));
-    position += region.numel();
-  }
-}
-
 std::vector<Stretch> stretches_of(const UnitState& unit) {
   const auto& shards = unit.unit->shards();
   // Neighbours in the list need not be neighbours in memory.

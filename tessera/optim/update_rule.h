@@ -105,11 +105,6 @@ at::Tensor part_of(const at::Tensor& flat, const shard::Shard& shard);
 void add_shard(StateShards& shards, std::string_view prefix, const shard::Unit& unit,
                const shard::Shard& shard, const at::Tensor& part);
 
-/// Calls body(region, part) for every region of a shard: `part` is what of `values` [the shard's elements]
-/// belongs to the region, a view.
-void over_regions(const shard::Shard& shard, const at::Tensor& values,
-                  const std::function<void(const Region&, const at::Tensor&)>& body);
-
 /// LARS's ratio of norms of a whole tensor: trust |w| / (|g| + weight_decay |w| + epsilon), 1 where one is 0.
 double lars_ratio(double weights, double gradient, double weight_decay, double trust, double epsilon = 0);
 

@@ -73,6 +73,15 @@ std::vector<Region> regions_of(const std::string& name, const Placement& placeme
 
 }  // namespace
 
+void over_regions(const Shard& shard, const at::Tensor& values,
+                  const std::function<void(const Region&, const at::Tensor&)>& body) {
+  int64_t position = 0;
+  for (const Region& region : shard.regions) {
+    body(region, values.narrow(0, position, region.numel()));
+    position += region.numel();
+  }
+}
+
 Unit::Unit(std::string name, UnitParameters parameters, plan::Level level, Precision precision,
            const UnitGroups& groups, BufferPool& pool, plan::Offload offload)
     : name_(std::move(name)),

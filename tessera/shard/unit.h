@@ -22,6 +22,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -85,6 +86,11 @@ struct Shard {
   at::Tensor gradient;          // the same of the reduced gradient: see Unit::gradient()
   int64_t unit_offset = 0;      // of `master` within the unit's shard
 };
+
+/// Calls body(region, part) for every region of a shard: `part` is what of `values` [the shard's elements]
+/// belongs to the region, a view.
+void over_regions(const Shard& shard, const at::Tensor& values,
+                  const std::function<void(const Region&, const at::Tensor&)>& body);
 
 class Unit {
  public:
