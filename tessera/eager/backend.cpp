@@ -51,20 +51,14 @@ class ForwardJudge final : public loop::Judge {
   std::unique_ptr<OutputJudge> judge_;
 };
 
-/// A buffer, whole on every rank of its stage: the first one's is saved. `rank`: of the stage.
-void add_buffer(optim::StateShards& shards, const std::string& name, const at::Tensor& buffer, int64_t rank) {
-  const char* dtype = buffer.scalar_type() == at::kLong ? "I64" : "F32";
-  shards.add({concat(checkpoint::names::kBuffer, name), dtype, buffer.sizes().vec(),
-              Region::whole(buffer.sizes().vec()), nullptr, rank != 0},
-             buffer);
-}
-
 /// All of this rank's state.
 class StateMemory final : public loop::HostState {
  public:
   explicit StateMemory(const TrainState& state) {
+    // Buffers are whole on every rank of their stage: the first one's are saved.
+    const bool is_first = state.rank % state.plan.stage_ranks() == 0;
     for (const auto& [name, buffer] : state.sharded->buffers())
-      add_buffer(shards_, name, buffer, state.rank % state.plan.stage_ranks());
+      shards_.add_whole(concat(checkpoint::names::kBuffer, name), !is_first, buffer);
     for (const auto& unit : state.sharded->units()) {
       for (const shard::Shard& shard : unit->shards())
         optim::add_shard(shards_, checkpoint::names::kParameter, *unit, shard, shard.master);

@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -25,45 +24,11 @@ using torch::optim::Optimizer;
 
 namespace {
 
-struct DtypeName {
-  at::ScalarType dtype;
-  const char* name;  // of safetensors
-};
-constexpr std::array<DtypeName, 10> kDtypes = {{{at::kFloat, "F32"},
-                                                {at::kDouble, "F64"},
-                                                {at::kBFloat16, "BF16"},
-                                                {at::kHalf, "F16"},
-                                                {at::kLong, "I64"},
-                                                {at::kInt, "I32"},
-                                                {at::kShort, "I16"},
-                                                {at::kChar, "I8"},
-                                                {at::kByte, "U8"},
-                                                {at::kBool, "BOOL"}}};
-
-std::string name_of(at::ScalarType dtype, const std::string& tensor) {
-  for (const auto& known : kDtypes) {
-    if (known.dtype == dtype) return known.name;
-  }
-  user_error(
-      {.where = "library.checkpoint",
-       .problem = concat(tensor, " is ", c10::toString(dtype), ", which safetensors does not support")});
-}
-
-at::ScalarType dtype_of(const formats::SafetensorsEntry& entry) {
-  for (const auto& known : kDtypes) {
-    if (entry.dtype == known.name) return known.dtype;
-  }
-  user_error({.where = "library.checkpoint",
-              .problem = concat(entry.name, " is ", entry.dtype, ", which LibTorch does not support")});
-}
-
 /// What of a parameter, or of the optimizer's state of it, this rank holds: `values`, of the parameter's
 /// shard.
 void append_part(StateShards& shards, std::string name, const at::Tensor& values,
                  const shard::ParameterShard& part) {
-  const std::string dtype = name_of(values.scalar_type(), name);
-  shards.add({std::move(name), dtype, part.shape, Region::interval(part.shape, part.begin, part.end), nullptr,
-              part.replica},
+  shards.add(std::move(name), part.shape, Region::interval(part.shape, part.begin, part.end), part.replica,
              values.detach());
 }
 
@@ -106,11 +71,7 @@ void append_parameters(StateShards& shards, const shard::ShardedModule& sharded)
 /// Buffers, and parameters that are not sharded: rank 0's.
 void append_whole(StateShards& shards, const shard::ShardedModule& sharded, InFileForm& in_file) {
   const auto append = [&](const std::string& name, const at::Tensor& tensor) {
-    const at::Tensor& form = in_file(tensor);
-    const std::vector<int64_t> shape = form.sizes().vec();
-    shards.add({name, name_of(form.scalar_type(), name), shape, Region::whole(shape), nullptr,
-                sharded.mesh().rank() != 0},
-               form);
+    shards.add_whole(name, sharded.mesh().rank() != 0, in_file(tensor));
   };
   for (const auto& [name, tensor] : sharded.whole_parameters())
     append(concat(checkpoint::names::kParameter, name), tensor);
@@ -271,7 +232,12 @@ void load_safetensors(const fs::path& file, torch::nn::Module& module, const std
       faults.push_back(entry == nullptr ? concat("no ", name) : concat(name, " has another shape"));
       return;
     }
-    const at::Tensor values = at::empty(tensor.sizes(), dtype_of(*entry));
+    const auto dtype = optim::dtype_named(entry->dtype);
+    if (!dtype) {
+      user_error({.where = "library.checkpoint",
+                  .problem = concat(entry->name, " is ", entry->dtype, ", which LibTorch does not support")});
+    }
+    const at::Tensor values = at::empty(tensor.sizes(), *dtype);
     reader.read(*entry, 0, {static_cast<std::byte*>(values.data_ptr()), values.nbytes()});
     tensor.copy_(values);
   };

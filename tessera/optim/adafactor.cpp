@@ -84,9 +84,7 @@ class Adafactor : public UpdateRule {
       } else if (part.first_of_tensor) {
         for (const auto& [kind, moment] : {std::pair("exp_avg_sq_r/", part.moments->row),
                                            std::pair("exp_avg_sq_c/", part.moments->column)}) {
-          shards.add({prefix + kind + name, "F32", moment.sizes().vec(), Region::whole(moment.sizes().vec()),
-                      nullptr, !sums_.is_lowest_holder(name)},
-                     moment);
+          shards.add_whole(prefix + kind + name, !sums_.is_lowest_holder(name), moment);
         }
       }
     }

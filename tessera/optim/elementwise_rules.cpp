@@ -19,8 +19,7 @@ void add_shard(StateShards& shards, std::string_view prefix, const shard::Unit& 
                const shard::Shard& shard, const at::Tensor& part) {
   TESSERA_CHECK(part.scalar_type() == at::kFloat, shard.name);
   over_regions(shard, part, [&](const Region& region, const at::Tensor& memory) {
-    shards.add({concat(prefix, shard.name), "F32", shard.shape, region, nullptr, unit.replica() != 0},
-               memory);
+    shards.add(concat(prefix, shard.name), shard.shape, region, unit.replica() != 0, memory);
   });
 }
 

@@ -6,16 +6,26 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/checkpoint/checkpoint.h"
 
 namespace tessera::optim {
 
+/// The dtype that safetensors files call `name` ("F32"); nothing where LibTorch does not support it.
+std::optional<at::ScalarType> dtype_named(std::string_view name);
+
 class StateShards {
  public:
-  /// `shard` without its data, which is `memory`: contiguous, of the shard's dtype and size. Shares it.
-  void add(checkpoint::TensorShard shard, const at::Tensor& memory);
+  /// Adds `region` of a tensor of this shape. `memory` holds its values, contiguous, in the dtype in which
+  /// they are saved; shares it. `replica`: a lower rank adds the same. Errors: UserError on a dtype that
+  /// safetensors does not support.
+  void add(std::string name, std::vector<int64_t> shape, Region region, bool replica,
+           const at::Tensor& memory);
+  void add_whole(std::string name, bool replica, const at::Tensor& tensor);
   /// Valid while this lives. May lose shards.
   std::vector<checkpoint::TensorShard>& list() { return list_; }
   const std::vector<checkpoint::TensorShard>& list() const { return list_; }
