@@ -16,7 +16,7 @@
 
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/attention.h"
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
 

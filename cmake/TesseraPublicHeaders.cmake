@@ -72,7 +72,7 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/monitor/report.h
   tessera/monitor/tensor_statistics.h
   tessera/ops/batch_norm.h
-  tessera/ops/copy_runs.h
+  tessera/ops/device/copy_runs.h
   tessera/optim/ema.h
   tessera/optim/optimizer.h
   tessera/optim/state_shards.h

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/ops/device_graph.h"
+#include "tessera/ops/device/graph.h"
 
 namespace tessera::testing {
 

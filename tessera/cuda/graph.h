@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA graphs behind ops/device_graph.h.
+// CUDA graphs behind ops/device/graph.h.
 #pragma once
 
 #include <memory>
 
-#include "tessera/ops/device_graph.h"
+#include "tessera/ops/device/graph.h"
 
 namespace tessera::cuda {
 

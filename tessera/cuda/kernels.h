@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused kernels for GPUs: what ops/kernel_table.h asks for, each in the file of its name. Asynchronous, on
-// the stream that they are given. No LibTorch here, so that nvcc compiles them fast.
+// Fused kernels for GPUs: what ops/device/kernel_table.h asks for, each in the file of its name.
+// Asynchronous, on the stream that they are given. No LibTorch here, so that nvcc compiles them fast.
 #pragma once
 
-#include "tessera/ops/kernel_table.h"
+#include "tessera/ops/device/kernel_table.h"
 
 namespace tessera::cuda {
 

@@ -14,7 +14,7 @@
 #include <limits>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/kernel_table.h"
+#include "tessera/ops/device/kernel_table.h"
 
 namespace tessera::cuda {
 

@@ -9,7 +9,7 @@
 #include "tessera/cuda/kernels.h"
 #include "tessera/cuda/products.h"
 #include "tessera/mesh/cuda_plugin.h"
-#include "tessera/ops/kernel_table.h"
+#include "tessera/ops/device/kernel_table.h"
 
 namespace tessera::cuda {
 namespace {

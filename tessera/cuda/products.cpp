@@ -22,7 +22,7 @@
 #include "tessera/base/error.h"
 #include "tessera/cuda/alignment.h"
 #include "tessera/cuda/fastest.h"
-#include "tessera/ops/device_linear.h"
+#include "tessera/ops/device/linear.h"
 
 namespace tessera::cuda {
 namespace {

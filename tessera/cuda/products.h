@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of bf16 matrices by cuBLASLt, finished while they are in registers (ops/device_linear.h).
+// Products of bf16 matrices by cuBLASLt, finished while they are in registers (ops/device/linear.h).
 #pragma once
 
 namespace tessera::ops {

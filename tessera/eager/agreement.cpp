@@ -11,7 +11,7 @@
 #include "tessera/base/checksum.h"
 #include "tessera/base/error.h"
 #include "tessera/eager/state.h"
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 
 namespace tessera::eager {
 namespace {

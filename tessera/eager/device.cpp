@@ -15,9 +15,9 @@
 #include "tessera/eager/session.h"
 #include "tessera/eager/teacher.h"
 #include "tessera/mesh/cuda_plugin.h"
-#include "tessera/ops/device_graph.h"
-#include "tessera/ops/device_kernels.h"
-#include "tessera/ops/device_linear.h"
+#include "tessera/ops/device/graph.h"
+#include "tessera/ops/device/kernels.h"
+#include "tessera/ops/device/linear.h"
 #include "tessera/plan/memory.h"
 #include "tessera/recipe/cost_inputs.h"
 

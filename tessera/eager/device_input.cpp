@@ -14,7 +14,7 @@
 #include "tessera/base/trace.h"
 #include "tessera/data/transform.h"
 #include "tessera/eager/fused_uint8_images.h"
-#include "tessera/ops/device_kernels.h"
+#include "tessera/ops/device/kernels.h"
 #include "tessera/ops/host_values.h"
 
 namespace tessera::eager {

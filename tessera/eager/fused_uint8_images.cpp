@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/device_kernels.h"
-#include "tessera/ops/fault.h"
+#include "tessera/ops/device/fault.h"
+#include "tessera/ops/device/kernels.h"
 #include "tessera/ops/host_values.h"
 
 namespace tessera::eager {

@@ -9,7 +9,7 @@
 
 #include "tessera/data/batch.h"
 #include "tessera/eager/device_input.h"
-#include "tessera/ops/kernel_table.h"
+#include "tessera/ops/device/kernel_table.h"
 
 namespace tessera::eager {
 

@@ -14,7 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/warn.h"
 #include "tessera/eager/buffers_before.h"
-#include "tessera/ops/fault.h"
+#include "tessera/ops/device/fault.h"
 #include "tessera/ops/host_values.h"
 #include "tessera/recipe/cost_inputs.h"
 

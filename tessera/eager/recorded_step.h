@@ -27,7 +27,7 @@
 #include "tessera/eager/pass.h"
 #include "tessera/eager/state.h"
 #include "tessera/mesh/mesh.h"
-#include "tessera/ops/device_graph.h"
+#include "tessera/ops/device/graph.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::eager {

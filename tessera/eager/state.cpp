@@ -12,7 +12,7 @@
 #include "tessera/eager/step_end.h"
 #include "tessera/eager/task.h"
 #include "tessera/models/segmented_model.h"
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/host_values.h"
 #include "tessera/plan/spans.h"
 #include "tessera/recipe/executable_plan.h"

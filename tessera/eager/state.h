@@ -52,7 +52,7 @@ struct TrainState : loop::RunState {
 };
 
 /// bf16 where asked for, or where "auto" and the device is made for it: any but the CPU, and CPUs that
-/// have kernels for it (ops/cpu.h).
+/// have kernels for it (ops/cpu/cpu.h).
 at::ScalarType resolve_dtype(recipe::Dtype dtype, at::Device device = at::kCPU);
 /// "fp32", "bf16" or "fp16".
 std::string dtype_name(at::ScalarType dtype);

@@ -21,9 +21,9 @@ class Store;
 }  // namespace c10d
 
 namespace tessera::ops {
-struct DeviceProducts;  // ops/device_linear.h
-struct DeviceKernels;   // ops/kernel_table.h
-class DeviceGraph;      // ops/device_graph.h
+struct DeviceProducts;  // ops/device/linear.h
+struct DeviceKernels;   // ops/device/kernel_table.h
+class DeviceGraph;      // ops/device/graph.h
 }  // namespace tessera::ops
 
 namespace tessera::mesh {

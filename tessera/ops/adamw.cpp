@@ -12,8 +12,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/by_libtorch.h"
-#include "tessera/ops/device_kernels.h"
-#include "tessera/ops/every_cpu.h"
+#include "tessera/ops/cpu/every_cpu.h"
+#include "tessera/ops/device/kernels.h"
 #include "tessera/ops/fast_path.h"
 
 namespace tessera::ops {

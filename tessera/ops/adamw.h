@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tessera/ops/kernel_table.h"
+#include "tessera/ops/device/kernel_table.h"
 
 namespace tessera::ops {
 
@@ -53,7 +53,7 @@ class AdamwRuns {
 };
 
 /// Numbers of an update in the memory of the shard's device: the host need not know them when it queues the
-/// update, and a recorded update (device_graph.h) reads what is there when it is replayed.
+/// update, and a recorded update (device/graph.h) reads what is there when it is replayed.
 struct AdamwOnDevice {
   at::Tensor coefficients;  // [rows, kAdamwCoefficients] float32
   at::Tensor grad_scale;    // [] float32: multiplies the gradient first

@@ -13,11 +13,11 @@
 #include <atomic>
 #include <type_traits>
 
-#include "tessera/ops/amx_attention.h"
-#include "tessera/ops/device_linear.h"
+#include "tessera/ops/cpu/amx_attention.h"
+#include "tessera/ops/cpu/vector_attention.h"
+#include "tessera/ops/device/linear.h"
 #include "tessera/ops/fast_path.h"
 #include "tessera/ops/linear.h"
-#include "tessera/ops/vector_attention.h"
 
 namespace tessera::ops {
 namespace {
@@ -69,7 +69,7 @@ Kernels<Element> kernels() {
 }
 
 // Threads take heads when they have time for some, the fewer the fewer are left (Note [Turns] in
-// vector_gemm.h).
+// cpu/vector_gemm.h).
 template <typename Body>
 void over_heads(const at::Tensor& q, int64_t scratch_size, const Body& body) {
   const int64_t heads = q.size(0) * q.size(2), threads = std::min<int64_t>(at::get_num_threads(), heads);

@@ -11,8 +11,8 @@
 #include <optional>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/cpu/vector_batch_norm.h"
 #include "tessera/ops/fast_path.h"
-#include "tessera/ops/vector_batch_norm.h"
 
 namespace tessera::ops {
 namespace {

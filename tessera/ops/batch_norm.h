@@ -27,9 +27,9 @@ struct AfterNorm {
 /// (the variance without bias), unless x is empty. Else they are the running ones. Errors: UserError of one
 /// value a channel in training, which has no such variance.
 ///
-/// On CPUs with kernels (cpu.h) images in channels-last memory take own kernels: two passes over them forward
-/// and two backward with all that follows, which keep x and a bit for each element. Their numbers do not
-/// depend on the number of threads.
+/// On CPUs with kernels (cpu/cpu.h) images in channels-last memory take own kernels: two passes over them
+/// forward and two backward with all that follows, which keep x and a bit for each element. Their numbers do
+/// not depend on the number of threads.
 at::Tensor batch_norm(const at::Tensor& x, const BatchNorm& norm, bool training, const AfterNorm& after = {});
 
 /// What a norm made, with a ReLU or without, and of what: x - mean times scale, plus shift. That is undefined

@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "tessera/ops/device_kernels.h"
+#include "tessera/ops/device/kernels.h"
 
 namespace tessera::ops {
 namespace {

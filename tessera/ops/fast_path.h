@@ -5,8 +5,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
-#include "tessera/ops/cpu.h"
-#include "tessera/ops/vector_sets.h"
+#include "tessera/ops/cpu/cpu.h"
+#include "tessera/ops/cpu/vector_sets.h"
 
 namespace tessera::ops {
 
@@ -26,7 +26,7 @@ inline bool fits_bf16(const at::Tensor& t) {
 /// The fp32 kernels can.
 inline bool fits_fp32(const at::Tensor& t) { return is_for_kernels(t, at::kFloat) && cpu_has_fp32_kernels(); }
 
-/// body(set) with the widest vectors, of vector_sets.h, that this CPU has for kernels of these elements
+/// body(set) with the widest vectors, of cpu/vector_sets.h, that this CPU has for kernels of these elements
 /// (those beside tiles are AVX-512's).
 template <typename Element, typename Body>
 decltype(auto) with_vectors(const Body& body) {

@@ -10,9 +10,9 @@
 #include <cmath>
 #include <utility>
 
+#include "tessera/ops/cpu/vector_few_query.h"
 #include "tessera/ops/kept_input.h"
 #include "tessera/ops/linear_products.h"
-#include "tessera/ops/vector_few_query.h"
 
 namespace tessera::ops {
 namespace {

@@ -12,11 +12,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/warn.h"
-#include "tessera/ops/device_kernels.h"
-#include "tessera/ops/device_linear.h"
-#include "tessera/ops/every_cpu.h"
+#include "tessera/ops/cpu/every_cpu.h"
+#include "tessera/ops/device/fault.h"
+#include "tessera/ops/device/kernels.h"
+#include "tessera/ops/device/linear.h"
 #include "tessera/ops/fast_path.h"
-#include "tessera/ops/fault.h"
 #include "tessera/ops/kept_input.h"
 #include "tessera/ops/linear.h"
 

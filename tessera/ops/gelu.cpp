@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/device_kernels.h"
+#include "tessera/ops/device/kernels.h"
 
 namespace tessera::ops {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers that the host makes for a pass on a device: labels, masks of dropout. A pass that is recorded
-// (device_graph.h) cannot copy them: its replays read where the recording read, so they are made anew and
+// (device/graph.h) cannot copy them: its replays read where the recording read, so they are made anew and
 // copied there before each.
 #pragma once
 

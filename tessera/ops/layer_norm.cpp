@@ -10,9 +10,9 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "tessera/ops/device_norm.h"
+#include "tessera/ops/cpu/vector_norm.h"
+#include "tessera/ops/device/norm.h"
 #include "tessera/ops/fast_path.h"
-#include "tessera/ops/vector_norm.h"
 
 namespace tessera::ops {
 namespace {
@@ -23,7 +23,7 @@ using torch::autograd::variable_list;
 // Rows whose sums are added up apart: fixed, so that sums do not depend on the number of threads.
 constexpr int64_t kChunk = 256;
 
-// Element: uint16_t (the bits of bf16) or float. Two results, as device_norm.h's: the normalised rows, and x
+// Element: uint16_t (the bits of bf16) or float. Two results, as device/norm.h's: the normalised rows, and x
 // for whoever goes on with it, whose gradient is added where the gradient through the norm is made.
 template <typename Element>
 class FastLayerNorm : public torch::autograd::Function<FastLayerNorm<Element>> {

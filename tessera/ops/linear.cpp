@@ -9,7 +9,7 @@
 
 #include <tuple>
 
-#include "tessera/ops/device_linear.h"
+#include "tessera/ops/device/linear.h"
 #include "tessera/ops/kept_input.h"
 #include "tessera/ops/linear_products.h"
 #include "tessera/ops/plain_linear.h"

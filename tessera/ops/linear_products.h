@@ -13,10 +13,10 @@
 #include <optional>
 #include <utility>
 
+#include "tessera/ops/cpu/kernel_products.h"
 #include "tessera/ops/fast_path.h"
 #include "tessera/ops/gradient_memory.h"
 #include "tessera/ops/gradient_sums.h"
-#include "tessera/ops/kernel_products.h"
 
 namespace tessera::ops {
 

@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "tessera/ops/every_cpu.h"
+#include "tessera/ops/cpu/every_cpu.h"
 #include "tessera/ops/fast_path.h"
 
 namespace tessera::ops {

@@ -5,7 +5,7 @@
 #include <ATen/record_function.h>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/device_kernels.h"
+#include "tessera/ops/device/kernels.h"
 #include "tessera/ops/fast_path.h"
 
 namespace tessera::ops {

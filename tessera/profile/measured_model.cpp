@@ -12,7 +12,7 @@
 #include "tessera/eager/recorded_step.h"
 #include "tessera/eager/step_end.h"
 #include "tessera/eager/task.h"
-#include "tessera/ops/device_graph.h"
+#include "tessera/ops/device/graph.h"
 #include "tessera/profile/lone_rank.h"
 #include "tessera/profile/moment.h"
 #include "tessera/profile/pass_times.h"

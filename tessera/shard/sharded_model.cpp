@@ -13,7 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/trace.h"
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/gradient_memory.h"
 #include "tessera/ops/square_sum.h"
 #include "tessera/plan/spans.h"

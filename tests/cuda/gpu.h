@@ -11,9 +11,9 @@
 #include <string>
 
 #include "tessera/mesh/cuda_plugin.h"
-#include "tessera/ops/device_graph.h"
-#include "tessera/ops/device_kernels.h"
-#include "tessera/ops/device_linear.h"
+#include "tessera/ops/device/graph.h"
+#include "tessera/ops/device/kernels.h"
+#include "tessera/ops/device/linear.h"
 
 namespace tessera::testing {
 

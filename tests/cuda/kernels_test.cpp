@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plug-in's fused kernels on a GPU, against the plain formulas and the CPU's numbers.
+#include "tessera/ops/device/kernels.h"
+
 #include "gpu.h"
 #include "tessera/data/open_source.h"
 #include "tessera/eager/fused_uint8_images.h"
-#include "tessera/ops/device_kernels.h"
 #include "tests/cuda_kernels/kernel_cases.h"
 #include "tests/data/uint8_image_cases.h"
 

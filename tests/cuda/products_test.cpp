@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "gpu.h"
-#include "tessera/ops/device_linear.h"
+#include "tessera/ops/device/linear.h"
 #include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/linear.h"
 #include "tests/ops/beside_formula.h"

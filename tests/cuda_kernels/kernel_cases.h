@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "tessera/ops/adamw.h"
-#include "tessera/ops/copy_runs.h"
 #include "tessera/ops/cross_entropy.h"
+#include "tessera/ops/device/copy_runs.h"
 #include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/gelu.h"
 #include "tessera/ops/layer_norm.h"

@@ -8,7 +8,7 @@
 #include <functional>
 
 #include "tessera/ops/attention.h"
-#include "tessera/ops/device_linear.h"
+#include "tessera/ops/device/linear.h"
 #include "tessera/ops/mlp.h"
 #include "tests/cuda_kernels/table.h"
 #include "tests/ops/beside_formula.h"

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "tessera/cuda/kernels.h"
-#include "tessera/ops/cpu.h"
-#include "tessera/ops/device_kernels.h"
+#include "tessera/ops/cpu/cpu.h"
+#include "tessera/ops/device/kernels.h"
 
 namespace tessera::cuda {
 

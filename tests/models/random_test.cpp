@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "tessera/models/vit.h"
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tests/models/formula.h"
 
 namespace tessera::models {

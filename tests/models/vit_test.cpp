@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tests/models/formula.h"
 #include "tests/ops/norm_then_linear.h"
 

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tests/error_text.h"
 #include "tests/ops/beside_formula.h"
 #include "tests/ops/has_kernels.h"

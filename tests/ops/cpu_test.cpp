@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

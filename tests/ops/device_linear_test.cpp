@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers by a device's own products, with a table of such that LibTorch computes on the CPU.
-#include "tessera/ops/device_linear.h"
-
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
@@ -14,7 +12,8 @@
 #include <tuple>
 #include <vector>
 
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
+#include "tessera/ops/device/linear.h"
 #include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/gelu_output.h"
 #include "tessera/ops/layer_norm.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tessera/ops/attention.h"
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/linear.h"
 #include "tests/ops/beside_formula.h"
 #include "tests/ops/has_kernels.h"

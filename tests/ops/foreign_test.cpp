@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/ops/adafactor.h"
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tests/meta_kernels.h"
 #include "tests/ops/any_layers.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
 #include "tests/ops/norm_then_linear.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/mlp.h"
 

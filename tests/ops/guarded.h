@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "tessera/ops/amx_gemm.h"
-#include "tessera/ops/cpu.h"
-#include "tessera/ops/vector_sets.h"
+#include "tessera/ops/cpu/amx_gemm.h"
+#include "tessera/ops/cpu/cpu.h"
+#include "tessera/ops/cpu/vector_sets.h"
 
 namespace tessera::ops {
 

@@ -5,7 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 
 namespace tessera::ops {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of every set of instructions, without LibTorch: as kernel_rows_test.cpp.
-#include "tessera/ops/amx_attention.h"
-#include "tessera/ops/vector_attention.h"
+#include "tessera/ops/cpu/amx_attention.h"
+#include "tessera/ops/cpu/vector_attention.h"
 #include "tests/ops/softmax_formula.h"
 
 namespace tessera::ops {

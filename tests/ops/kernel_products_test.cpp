@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products of linear layers of every set of instructions, without LibTorch: beside the plain formula in
 // float64, with sizes that are no multiple of anything, in memory that ends where it may not be touched.
-#include "tessera/ops/kernel_products.h"
+#include "tessera/ops/cpu/kernel_products.h"
 
 #include <thread>
 #include <tuple>

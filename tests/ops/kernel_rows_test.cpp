@@ -2,9 +2,9 @@
 // Norms, few-query attention and functions of every set of instructions, without LibTorch: beside the plain
 // formulas in float64, with sizes that are no multiple of anything, in memory that ends where it may not be
 // touched.
-#include "tessera/ops/vector_batch_norm.h"
-#include "tessera/ops/vector_few_query.h"
-#include "tessera/ops/vector_norm.h"
+#include "tessera/ops/cpu/vector_batch_norm.h"
+#include "tessera/ops/cpu/vector_few_query.h"
+#include "tessera/ops/cpu/vector_norm.h"
 #include "tests/ops/softmax_formula.h"
 #include "tests/ops/vector_functions.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/widened_linear.h"
 #include "tests/ops/beside_formula.h"
 #include "tests/ops/has_kernels.h"

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <vector>
 
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/linear.h"
 #include "tests/ops/beside_formula.h"
 #include "tests/ops/has_kernels.h"

@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
 #include "tests/ops/beside_formula.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // cpu.h's answers of a CPU with tiles, for the kernels that are compiled once more (CMakeLists.txt).
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 
 namespace tessera::ops {
 

@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "tessera/ops/adamw.h"
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/elementwise.h"
 #include "tessera/ops/orthogonalise.h"
 #include "tessera/ops/square_sum.h"

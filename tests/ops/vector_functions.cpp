@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/ops/vector_functions.h"
 
-#include "tessera/ops/vector_math.h"
+#include "tessera/ops/cpu/vector_math.h"
 
 namespace tessera::ops::vectors {
 namespace {

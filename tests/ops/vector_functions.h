@@ -3,7 +3,7 @@
 // compiled for their instructions may include those.
 #pragma once
 
-#include "tessera/ops/vector_sets.h"
+#include "tessera/ops/cpu/vector_sets.h"
 
 namespace tessera::ops::vectors {
 

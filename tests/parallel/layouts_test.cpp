@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tests/arch/small_config.h"
 #include "tests/parallel/covering.h"
 #include "tests/parallel/one_step.h"

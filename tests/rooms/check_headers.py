@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every public header compiles alone: check_headers.py torch-free|torch COMPILER [FLAGS...].
 
-The torch-free rooms are compiled without LibTorch's folders, the others with the FLAGS that name them. The build proves
-nothing: sources begin with precompiled headers, or follow others that are compiled with them.
+The torch-free rooms and folders are compiled without LibTorch's folders, the others with the FLAGS that name them. The build
+proves nothing: sources begin with precompiled headers, or follow others that are compiled with them.
 """
 import concurrent.futures
 import functools
@@ -14,12 +14,12 @@ import re
 import subprocess
 import sys
 
-from check_rooms import TORCH_FREE
+from check_rooms import is_torch_free
 
 kind, compiler, flags = sys.argv[1], sys.argv[2], sys.argv[3:]
 root = pathlib.Path(__file__).resolve().parents[2]
 headers = [path.relative_to(root) for path in sorted(root.glob("tessera/**/*.h"))
-           if (path.relative_to(root).parts[1] in TORCH_FREE) == (kind == "torch-free")]
+           if is_torch_free(path.relative_to(root)) == (kind == "torch-free")]
 
 
 @functools.cache

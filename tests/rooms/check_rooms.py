@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A room includes only itself and rooms in lower rows, and a torch-free room no LibTorch header.
+"""A room includes only itself and rooms in lower rows, and a torch-free room no LibTorch header. A folder of a room may
+be allowed less than its room (INNER).
 
 check_rooms.py [ROOT] prints every wrong arrow; check_rooms.py --self-test proves that it sees them.
 """
@@ -13,7 +14,14 @@ ROWS = ["cli", "train library", "profile", "eager", "loop optim models weights",
         "ops data checkpoint monitor planner", "plan", "arch formats launch", "base"]
 ROW = {room: row for row, rooms in enumerate(ROWS) for room in rooms.split()}
 TORCH_FREE = set("base arch formats plan planner data recipe checkpoint monitor prepare weights launch loop cli".split())
-INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"tessera/(\w+)/|([<"](?:torch|ATen|c10)/))', re.M)
+# Folders inside a room which include only themselves and these rooms, and no LibTorch header.
+INNER = {"ops/cpu": {"base"}}
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"tessera/(\w+)/([^"]*)|([<"](?:torch|ATen|c10)/))', re.M)
+
+
+def is_torch_free(path):
+    """Whether a file, given relative to the root, lies in a torch-free room or folder."""
+    return path.parts[1] in TORCH_FREE or "/".join(path.parts[1:3]) in INNER
 
 
 def wrong_arrows(root):
@@ -26,11 +34,15 @@ def wrong_arrows(root):
         if room not in ROW:
             found.append(f"{name}: room '{room}' is not in the table of check_rooms.py")
             continue
-        for target, torch in INCLUDE.findall(path.read_text()):
-            if torch and room in TORCH_FREE:
-                found.append(f"{name}: torch-free room '{room}' includes a LibTorch header")
+        folder = "/".join(name.parts[1:3])
+        inner = folder if folder in INNER else None
+        for target, rest, torch in INCLUDE.findall(path.read_text()):
+            if torch and is_torch_free(name):
+                found.append(f"{name}: torch-free {f'folder {inner!r}' if inner else f'room {room!r}'} includes a LibTorch header")
             elif target and target != room and ROW.get(target, -1) <= ROW[room]:
                 found.append(f"{name}: room '{room}' may not include room '{target}'")
+            elif target and inner and target not in INNER[inner] and not f"{target}/{rest}".startswith(f"{inner}/"):
+                found.append(f"{name}: folder '{inner}' may not include '{target}/{rest}'")
     return found
 
 
@@ -41,6 +53,10 @@ def self_test():
              ("cli", "#include <ATen/ATen.h>", "'cli' includes a LibTorch header"),
              ("shed", "#include <vector>", "'shed' is not in the table"),
              ("ops", '#include "tessera/shed/x.h"', "'ops' may not include room 'shed'"),
+             ("ops/cpu", '#include "tessera/ops/linear.h"', "'ops/cpu' may not include 'ops/linear.h'"),
+             ("ops/cpu", '#include "tessera/plan/plan.h"', "'ops/cpu' may not include 'plan/plan.h'"),
+             ("ops/cpu", "#include <c10/x.h>", "'ops/cpu' includes a LibTorch header"),
+             ("ops/cpu", '#include "tessera/ops/cpu/cpu.h"', None), ("ops/cpu", '#include "tessera/base/error.h"', None),
              ("cli", '#include "tessera/base/error.h"', None), ("mesh", "#include <c10/x.h>", None)]
     for room, line, expected in cases:
         with tempfile.TemporaryDirectory() as folder:

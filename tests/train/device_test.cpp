@@ -12,7 +12,7 @@
 #include "tessera/eager/loss.h"
 #include "tessera/loop/saver.h"
 #include "tessera/models/segmented_model.h"
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tessera/train/prepared.h"
 #include "tests/meta_kernels.h"
 

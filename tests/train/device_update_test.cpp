@@ -10,7 +10,7 @@
 
 #include "small_run.h"
 #include "tessera/eager/step_end.h"
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tessera/shard/clip.h"
 
 namespace tessera::train {

@@ -11,9 +11,9 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/ops/attention.h"
+#include "tessera/ops/cpu/peak_rate.h"
 #include "tessera/ops/layer_norm.h"
 #include "tessera/ops/linear.h"
-#include "tessera/ops/peak_rate.h"
 #include "tessera/profile/rates.h"
 
 namespace tessera::train {

@@ -12,7 +12,7 @@
 #include "tessera/base/file.h"
 #include "tessera/eager/step_end.h"
 #include "tessera/eager/teacher.h"
-#include "tessera/ops/cpu.h"
+#include "tessera/ops/cpu/cpu.h"
 #include "tessera/ops/host_values.h"
 #include "tests/operation_graph.h"
 #include "tests/recordable_transport.h"
