@@ -21,14 +21,14 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/ops/device/graph.h"
+#include "tessera/device/graph.h"
 
 namespace tessera::testing {
 
 /// Below autograd, above all kernels, and used by nobody.
 inline constexpr c10::DispatchKey kRecordingKey = c10::DispatchKey::Fake;
 
-class OperationGraph : public ops::DeviceGraph {
+class OperationGraph : public device::DeviceGraph {
  public:
   void record(const std::function<void()>& work) override;
   void replay() override;
@@ -220,13 +220,13 @@ class CpuRecords {
  public:
   CpuRecords() {
     OperationGraph::replays = 0;
-    ops::use_device_graphs(
-        [](const ops::DeviceGraph*) -> std::unique_ptr<ops::DeviceGraph> {
+    device::register_graphs(
+        [](const device::DeviceGraph*) -> std::unique_ptr<device::DeviceGraph> {
           return std::make_unique<Graph>();
         },
         c10::DeviceType::CPU);
   }
-  ~CpuRecords() { ops::use_device_graphs(nullptr, c10::DeviceType::CUDA); }
+  ~CpuRecords() { device::register_graphs(nullptr, c10::DeviceType::CUDA); }
   CpuRecords(const CpuRecords&) = delete;
   CpuRecords& operator=(const CpuRecords&) = delete;
 };

@@ -8,7 +8,7 @@
 namespace tessera::cuda {
 namespace {
 
-using ops::AdamwCoefficients, ops::AdamwPass, ops::AdamwTable;
+using device::AdamwCoefficients, device::AdamwPass, device::AdamwTable;
 
 constexpr int kThreads = 256;
 constexpr int kMost = kAccess / sizeof(float);
@@ -76,7 +76,7 @@ __global__ void adamw_runs_kernel(AdamwPass a) {
   const int64_t begin = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kCount;
   const int64_t end = begin + kCount < a.count ? begin + kCount : a.count;
   for (int64_t i = begin, r = first_run_behind(table, begin); i < end && r < table.runs;) {
-    const ops::AdamwRun run = table.run[r];
+    const device::AdamwRun run = table.run[r];
     const AdamwCoefficients by = table.coefficients[run.row];
     if (run.begin <= begin && begin + kCount <= run.end) {
       update_pack<Copy, Gradient, kCount>(a, begin, by, grad_scale);
@@ -108,13 +108,13 @@ void launch_adamw(const AdamwPass& a, void* stream) {
 }  // namespace
 
 void adamw(const AdamwPass& a, void* stream) {
-  TESSERA_CHECK(a.gradient_number == ops::Number::kFloat || a.gradient_number == a.copy_number);
+  TESSERA_CHECK(a.gradient_number == device::Number::kFloat || a.gradient_number == a.copy_number);
   const auto launch_with = [&](auto copy) {
     using Copy = decltype(copy);
-    a.gradient_number == ops::Number::kFloat ? launch_adamw<Copy, float>(a, stream)
-                                             : launch_adamw<Copy, Copy>(a, stream);
+    a.gradient_number == device::Number::kFloat ? launch_adamw<Copy, float>(a, stream)
+                                                : launch_adamw<Copy, Copy>(a, stream);
   };
-  a.copy_number == ops::Number::kHalf ? launch_with(__half()) : launch_with(__nv_bfloat16());
+  a.copy_number == device::Number::kHalf ? launch_with(__half()) : launch_with(__nv_bfloat16());
 }
 
 }  // namespace tessera::cuda

@@ -8,7 +8,7 @@
 namespace tessera::cuda {
 namespace {
 
-using ops::ConcatSums;
+using device::ConcatSums;
 
 // Blocks of a pass, if there are rows enough. 2048 are several for each place on a GPU (an H100 runs 528 at
 // once), so that the last ones leave little idle. The number is the same for every GPU, since it fixes the
@@ -92,7 +92,7 @@ void concat_sums(const ConcatSums& a, void* stream) {
   add_parts(a.number, {a.partial, sum_parts(a.rows, a.width), a.width, a.width, a.sums, nullptr}, stream);
 }
 
-void add_parts(ops::Number number, const Parts& a, void* stream) {
+void add_parts(device::Number number, const Parts& a, void* stream) {
   with_type(number, [&](auto zero) {
     launch(add_parts_kernel<decltype(zero)>, divided_up(a.columns, kWarp), kMostThreads, a, stream);
   });

@@ -60,6 +60,6 @@ struct Parts {
   int64_t parts, columns, first_columns;
   void *first, *second;
 };
-void add_parts(ops::Number number, const Parts& a, void* stream);
+void add_parts(device::Number number, const Parts& a, void* stream);
 
 }  // namespace tessera::cuda

@@ -7,7 +7,7 @@
 namespace tessera::cuda {
 namespace {
 
-using ops::CopyPass;
+using device::CopyPass;
 
 constexpr int kThreads = 256, kPacks = 4;  // packs of a thread
 
@@ -81,7 +81,7 @@ void launch_those(const CopyPass& all, bool packs, void* stream) {
 
 void copy_runs(const CopyPass& a, void* stream) {
   TESSERA_CHECK(a.runs > 0 && a.runs <= CopyPass::kMostRuns, a.runs, " runs");
-  TESSERA_CHECK(a.to == a.from || a.to == ops::Number::kFloat);
+  TESSERA_CHECK(a.to == a.from || a.to == device::Number::kFloat);
   with_type(a.from, [&](auto zero) {
     using From = decltype(zero);
     for (const bool packs : {true, false}) {

@@ -8,7 +8,7 @@
 namespace tessera::cuda {
 namespace {
 
-using ops::CrossEntropy, ops::CrossEntropyBackward, ops::CrossEntropyForward;
+using device::CrossEntropy, device::CrossEntropyBackward, device::CrossEntropyForward;
 
 constexpr int kLogitsAThread = 4;
 constexpr int kThreadsAtMost = 256;

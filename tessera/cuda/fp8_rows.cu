@@ -8,7 +8,7 @@
 namespace tessera::cuda {
 namespace {
 
-using ops::Fp8Pass;
+using device::Fp8Pass;
 
 constexpr uint32_t kAbsolute = 0x7FFFFFFF, kInfinity = 0x7F800000;
 constexpr int kMantissaBits = 23;

@@ -12,7 +12,7 @@
 namespace tessera::cuda {
 namespace {
 
-using ops::Gelu, ops::GeluBackward, ops::GeluBackwardSums;
+using device::Gelu, device::GeluBackward, device::GeluBackwardSums;
 
 constexpr int kThreads = 256;
 

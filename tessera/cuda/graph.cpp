@@ -10,7 +10,7 @@
 namespace tessera::cuda {
 namespace {
 
-class Graph : public ops::DeviceGraph {
+class Graph : public device::DeviceGraph {
  public:
   explicit Graph(const Graph* beside)
       : pool_(beside != nullptr ? beside->pool_ : at::cuda::graph_pool_handle()) {}
@@ -75,7 +75,7 @@ class Graph : public ops::DeviceGraph {
 
 }  // namespace
 
-std::unique_ptr<ops::DeviceGraph> make_graph(const ops::DeviceGraph* beside) {
+std::unique_ptr<device::DeviceGraph> make_graph(const device::DeviceGraph* beside) {
   return std::make_unique<Graph>(static_cast<const Graph*>(beside));
 }
 

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fused kernels for GPUs: what ops/device/kernel_table.h asks for, each in the file of its name.
+// Fused kernels for GPUs: what device/kernel_table.h asks for, each in the file of its name.
 // Asynchronous, on the stream that they are given. No LibTorch here, so that nvcc compiles them fast.
 #pragma once
 
-#include "tessera/ops/device/kernel_table.h"
+#include "tessera/device/kernel_table.h"
 
 namespace tessera::cuda {
 
 int64_t norm_parts(int64_t rows, int64_t width);
 int64_t sum_parts(int64_t rows, int64_t width);
-void norm_forward(const ops::NormForward& pass, void* stream);
-void norm_backward(const ops::NormBackward& pass, void* stream);
-void adamw(const ops::AdamwPass& pass, void* stream);
-void copy_runs(const ops::CopyPass& pass, void* stream);
-void cross_entropy(const ops::CrossEntropyForward& pass, void* stream);
-void cross_entropy_backward(const ops::CrossEntropyBackward& pass, void* stream);
-void gelu(const ops::Gelu& pass, void* stream);
-void gelu_backward(const ops::GeluBackward& pass, void* stream);
-void gelu_backward_sums(const ops::GeluBackwardSums& pass, void* stream);
-void concat_sums(const ops::ConcatSums& pass, void* stream);
-void uint8_images(const ops::Uint8Images& pass, void* stream);
-void fp8_rows(const ops::Fp8Pass& pass, void* stream);
+void norm_forward(const device::NormForward& pass, void* stream);
+void norm_backward(const device::NormBackward& pass, void* stream);
+void adamw(const device::AdamwPass& pass, void* stream);
+void copy_runs(const device::CopyPass& pass, void* stream);
+void cross_entropy(const device::CrossEntropyForward& pass, void* stream);
+void cross_entropy_backward(const device::CrossEntropyBackward& pass, void* stream);
+void gelu(const device::Gelu& pass, void* stream);
+void gelu_backward(const device::GeluBackward& pass, void* stream);
+void gelu_backward_sums(const device::GeluBackwardSums& pass, void* stream);
+void concat_sums(const device::ConcatSums& pass, void* stream);
+void uint8_images(const device::Uint8Images& pass, void* stream);
+void fp8_rows(const device::Fp8Pass& pass, void* stream);
 
 /// All of them, on the streams that `stream` gives.
-constexpr ops::DeviceKernels kernels_on(void* (*stream)(int device)) {
+constexpr device::DeviceKernels kernels_on(void* (*stream)(int device)) {
   return {.stream = stream,
           .norm_parts = norm_parts,
           .norm_forward = norm_forward,

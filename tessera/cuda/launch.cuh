@@ -14,7 +14,7 @@
 #include <limits>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/device/kernel_table.h"
+#include "tessera/device/kernel_table.h"
 
 namespace tessera::cuda {
 
@@ -74,13 +74,13 @@ bool packs_fit(int64_t width, Pointers... data) {
 
 /// Calls body(T()) with the C++ type of `number`.
 template <typename Body>
-void with_type(ops::Number number, const Body& body) {
+void with_type(device::Number number, const Body& body) {
   switch (number) {
-    case ops::Number::kFloat:
+    case device::Number::kFloat:
       return body(float());
-    case ops::Number::kHalf:
+    case device::Number::kHalf:
       return body(__half());
-    case ops::Number::kBFloat16:
+    case device::Number::kBFloat16:
       return body(__nv_bfloat16());
   }
 }

@@ -9,7 +9,7 @@
 namespace tessera::cuda {
 namespace {
 
-using ops::NormBackward, ops::NormForward;
+using device::NormBackward, device::NormForward;
 
 // Backward: threads of a block at most, where each has one pack of a row and where it may have several.
 constexpr int kNarrowBlock = 256, kWideBlock = 512;

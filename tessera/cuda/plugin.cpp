@@ -8,13 +8,13 @@
 #include "tessera/cuda/graph.h"
 #include "tessera/cuda/kernels.h"
 #include "tessera/cuda/products.h"
-#include "tessera/mesh/cuda_plugin.h"
-#include "tessera/ops/device/kernel_table.h"
+#include "tessera/device/cuda_plugin.h"
+#include "tessera/device/kernel_table.h"
 
 namespace tessera::cuda {
 namespace {
 
-mesh::CudaDevice describe(int index) {
+device::CudaDevice describe(int index) {
   const Device found = device(index);
   return {.name = found.name,
           .major = found.major,
@@ -45,18 +45,18 @@ void* current_stream(int device) {
   return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream();
 }
 
-constexpr ops::DeviceKernels kKernels = kernels_on(current_stream);
+constexpr device::DeviceKernels kKernels = kernels_on(current_stream);
 
-constexpr mesh::CudaPlugin kPlugin{.version = mesh::kCudaPluginVersion,
-                                   .device_count = device_count,
-                                   .device = describe,
-                                   .check_device = check_device,
-                                   .nccl_backend = nccl_backend,
-                                   .products = &kProducts,
-                                   .kernels = &kKernels,
-                                   .make_graph = make_graph};
+constexpr device::CudaPlugin kPlugin{.version = device::kCudaPluginVersion,
+                                     .device_count = device_count,
+                                     .device = describe,
+                                     .check_device = check_device,
+                                     .nccl_backend = nccl_backend,
+                                     .products = &kProducts,
+                                     .kernels = &kKernels,
+                                     .make_graph = make_graph};
 
 }  // namespace
 }  // namespace tessera::cuda
 
-const tessera::mesh::CudaPlugin* tessera_cuda_plugin() { return &tessera::cuda::kPlugin; }
+const tessera::device::CudaPlugin* tessera_cuda_plugin() { return &tessera::cuda::kPlugin; }

@@ -22,7 +22,7 @@
 #include "tessera/base/error.h"
 #include "tessera/cuda/alignment.h"
 #include "tessera/cuda/fastest.h"
-#include "tessera/ops/device/linear.h"
+#include "tessera/device/products.h"
 
 namespace tessera::cuda {
 namespace {
@@ -307,7 +307,7 @@ std::pair<at::Tensor, at::Tensor> parameter_gradients(const at::Tensor& gradient
 
 }  // namespace
 
-const ops::DeviceProducts kProducts{
+const device::DeviceProducts kProducts{
     .linear = linear, .parameter_gradients = parameter_gradients, .weight_gradient = weight_gradient};
 
 }  // namespace tessera::cuda

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of bf16 matrices by cuBLASLt, finished while they are in registers (ops/device/linear.h).
+// Products of bf16 matrices by cuBLASLt, finished while they are in registers (device/products.h).
 #pragma once
 
-namespace tessera::ops {
+namespace tessera::device {
 struct DeviceProducts;
-}  // namespace tessera::ops
+}  // namespace tessera::device
 
 namespace tessera::cuda {
 
@@ -13,6 +13,6 @@ namespace tessera::cuda {
 /// milliseconds, and waits for the GPU; later ones use the fastest. While a CUDA graph is being captured, and
 /// with TESSERA_CUBLAS_TUNING=0 in the environment, nothing is measured. A product that cuBLASLt has no
 /// algorithm for is computed by LibTorch.
-extern const ops::DeviceProducts kProducts;
+extern const device::DeviceProducts kProducts;
 
 }  // namespace tessera::cuda

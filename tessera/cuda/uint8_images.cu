@@ -8,7 +8,7 @@
 namespace tessera::cuda {
 namespace {
 
-using ops::Uint8Images;
+using device::Uint8Images;
 
 constexpr int kThreads = 256;
 

@@ -3,11 +3,11 @@
 #include <ATen/ATen.h>
 
 #include "tessera/base/error.h"
+#include "tessera/device/host_values.h"
 #include "tessera/eager/classification_metrics.h"
 #include "tessera/eager/loss.h"
 #include "tessera/eager/task.h"
 #include "tessera/loop/evaluation.h"
-#include "tessera/ops/host_values.h"
 
 namespace tessera::eager {
 namespace {
@@ -25,7 +25,7 @@ class ClassificationJudge : public OutputJudge {
 
   /// `outputs`: logits [size, classes]; label -1: a broken sample.
   void update(const data::Batch& batch, const at::Tensor& outputs) override {
-    const at::Tensor labels = ops::on_device(at::tensor(batch.labels), outputs.device());
+    const at::Tensor labels = device::on_device(at::tensor(batch.labels), outputs.device());
     const Judgements said = judge_rows(outputs, labels);
     metrics_.update(said, labels);
     std::vector<int64_t> rows_to_show;
@@ -34,10 +34,11 @@ class ClassificationJudge : public OutputJudge {
     }
     if (rows_to_show.empty() && options_.keep_mistakes == 0) return;
     const std::vector<int64_t> samples(batch.samples.begin(), batch.samples.end());
-    const at::Tensor rows = rows_of(said, labels, ops::on_device(at::tensor(samples), outputs.device()));
+    const at::Tensor rows = rows_of(said, labels, device::on_device(at::tensor(samples), outputs.device()));
     if (options_.keep_mistakes > 0) worst_.update(rows);
     if (!rows_to_show.empty())
-      rows_to_show_.push_back(rows.index_select(0, ops::on_device(at::tensor(rows_to_show), rows.device())));
+      rows_to_show_.push_back(
+          rows.index_select(0, device::on_device(at::tensor(rows_to_show), rows.device())));
   }
 
   void finish(loop::World& world, loop::Evaluation& result) override {

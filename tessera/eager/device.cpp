@@ -10,13 +10,16 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/base/warn.h"
+#include "tessera/device/cuda_plugin.h"
+#include "tessera/device/graph.h"
+#include "tessera/device/in_use.h"
+#include "tessera/device/kernels.h"
+#include "tessera/device/products.h"
 #include "tessera/eager/fused_uint8_images.h"
 #include "tessera/eager/recorded_step.h"
 #include "tessera/eager/session.h"
 #include "tessera/eager/teacher.h"
-#include "tessera/mesh/cuda_plugin.h"
-#include "tessera/ops/device/graph.h"
-#include "tessera/ops/device/kernels.h"
+#include "tessera/ops/device/check_kernels.h"
 #include "tessera/ops/device/linear.h"
 #include "tessera/plan/memory.h"
 #include "tessera/recipe/cost_inputs.h"
@@ -25,17 +28,15 @@ namespace tessera::eager {
 namespace {
 
 /// The plug-in's products and kernels whose results are LibTorch's; a warning for each of the others.
-void use_kernels_of(const mesh::CudaPlugin& plugin, at::Device device) {
-  static ops::DeviceKernels kernels;  // static: the ops keep a pointer
-  static ops::DeviceProducts products;
-  kernels = *plugin.kernels;
-  products = *plugin.products;
+void use_kernels_of(const device::CudaPlugin& plugin, at::Device device) {
+  device::DeviceKernels kernels = *plugin.kernels;
+  device::DeviceProducts products = *plugin.products;
   for (const auto& faults : {ops::remove_faulty(kernels, device), remove_faulty_uint8_images(kernels, device),
                              ops::remove_faulty(products, device)}) {
     for (const std::string& fault : faults) warn(concat("[train.device] the CUDA ", fault));
   }
-  ops::use_device_kernels(&kernels, device.type());
-  ops::use_device_products(&products, device.type());
+  device::register_kernels(&kernels, device.type());
+  device::register_products(&products, device.type());
 }
 
 /// That a rank is predicted to need. (A checkpoint's copy lies in the host's memory.)
@@ -43,31 +44,31 @@ plan::Memory gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, in
   return plan::predict_memory(recipe.model, plan, cost_inputs(recipe, plan.world, at::kCUDA), batch_per_rank);
 }
 
-std::optional<mesh::CudaDevice> gpu_of(at::Device device) {
-  const mesh::CudaPlugin* plugin = mesh::cuda_in_use().plugin;
+std::optional<device::CudaDevice> gpu_of(at::Device device) {
+  const device::CudaPlugin* plugin = device::cuda_in_use().plugin;
   if (!device.is_cuda() || plugin == nullptr) return std::nullopt;
   return plugin->device(device.index());
 }
 
 /// Ranks of this host that compute on one GPU, at most.
 int64_t ranks_of_a_gpu(const launch::Ranks& ranks) {
-  const int64_t gpus = mesh::cuda_in_use().plugin->device_count();
+  const int64_t gpus = device::cuda_in_use().plugin->device_count();
   return (ranks.local_world + gpus - 1) / gpus;
 }
 
 /// The thread computes on a stream of its own: nothing can be recorded on the device's default one. Before
 /// anything is made there, since autograd brings each gradient to the stream of its parameter's first use.
-void prepare_for_graphs(const mesh::CudaPlugin& plugin, at::Device device) {
+void prepare_for_graphs(const device::CudaPlugin& plugin, at::Device device) {
   const c10::impl::VirtualGuardImpl streams(device.type());
   streams.exchangeStream(streams.getStreamFromGlobalPool(device));
-  ops::use_device_graphs(plugin.make_graph, device.type());
+  device::register_graphs(plugin.make_graph, device.type());
 }
 
 }  // namespace
 
 at::Device choose_device(const DeviceRequest& request, const launch::Ranks& ranks) {
   if (request.kind == recipe::DeviceKind::kCpu) return at::kCPU;
-  const mesh::OpenedCuda cuda = mesh::open_cuda();
+  const device::OpenedCuda cuda = device::open_cuda();
   const recipe::FoundGpus found{cuda.missing, cuda.plugin != nullptr ? cuda.plugin->device_count() : 0};
   const auto gpu = recipe::choose_gpu(request.kind, found, {ranks.local_rank, ranks.local_world},
                                       request.share_gpu, request.settings);
@@ -76,7 +77,7 @@ at::Device choose_device(const DeviceRequest& request, const launch::Ranks& rank
   cuda.plugin->check_device(device.index());
   at::globalContext().lazyInitDevice(at::kCUDA);
   c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(device);
-  mesh::use_cuda({cuda.plugin, device.index(), request.share_gpu});
+  device::use_cuda({cuda.plugin, device.index(), request.share_gpu});
   if (request.may_record) prepare_for_graphs(*cuda.plugin, device);
   use_kernels_of(*cuda.plugin, device);
   return device;
@@ -104,19 +105,19 @@ std::vector<std::string> settings_without_effect(const recipe::RunRecipe& run, a
 }
 
 std::string describe_device(at::Device device) {
-  const std::optional<mesh::CudaDevice> gpu = gpu_of(device);
+  const std::optional<device::CudaDevice> gpu = gpu_of(device);
   if (!gpu) return "CPU";
   return concat(gpu->name, " (GPU ", static_cast<int>(device.index()), ", ",
                 human_bytes(static_cast<double>(gpu->total_bytes)), ")");
 }
 
 std::string device_name(at::Device device) {
-  const std::optional<mesh::CudaDevice> gpu = gpu_of(device);
+  const std::optional<device::CudaDevice> gpu = gpu_of(device);
   return gpu ? gpu->name : "CPU";
 }
 
 int64_t device_bytes(at::Device device) {
-  const std::optional<mesh::CudaDevice> gpu = gpu_of(device);
+  const std::optional<device::CudaDevice> gpu = gpu_of(device);
   return gpu ? gpu->total_bytes : 0;
 }
 
@@ -135,9 +136,9 @@ std::optional<loop::DeviceMemory> device_memory(at::Device device) {
 
 void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
                       const launch::Ranks& ranks, const std::string& otherwise) {
-  const mesh::CudaInUse cuda = mesh::cuda_in_use();
+  const device::CudaInUse cuda = device::cuda_in_use();
   TESSERA_CHECK(cuda.plugin != nullptr, "no GPU was chosen");
-  const mesh::CudaDevice gpu = cuda.plugin->device(cuda.device);
+  const device::CudaDevice gpu = cuda.plugin->device(cuda.device);
   const int64_t sharing = ranks_of_a_gpu(ranks);
   const double needed = static_cast<double>(sharing) * gpu_memory(recipe, plan, batch_per_rank).total();
   if (needed <= static_cast<double>(gpu.free_bytes)) return;
@@ -156,7 +157,7 @@ void check_gpu_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int6
 DeviceChoices choose_for_device(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
                                 at::Device device) {
   const recipe::RunRecipe& run = recipe.run;
-  const mesh::CudaInUse cuda = mesh::cuda_in_use();
+  const device::CudaInUse cuda = device::cuda_in_use();
   // How much of the memory of a shared GPU is the rank's is not known.
   const bool knows_memory = device.is_cuda() && cuda.plugin != nullptr && !cuda.shared;
   if (!knows_memory) {

@@ -25,7 +25,7 @@ struct DeviceRequest {
 };
 
 /// The CPU, or the GPU with the rank's number on its host, which is this thread's current device from then
-/// on; groups that connect afterwards talk over NCCL as well (mesh/cuda_plugin.h). Errors: UserError of
+/// on; groups that connect afterwards talk over NCCL as well (device/cuda_plugin.h). Errors: UserError of
 /// recipe::choose_gpu, and of the plug-in when it has no code for the GPU.
 at::Device choose_device(const DeviceRequest& request, const launch::Ranks& ranks);
 /// What the recipe's [run] asks for.

@@ -13,14 +13,14 @@
 #include "tessera/base/error.h"
 #include "tessera/base/trace.h"
 #include "tessera/data/transform.h"
+#include "tessera/device/host_values.h"
+#include "tessera/device/kernels.h"
 #include "tessera/eager/fused_uint8_images.h"
-#include "tessera/ops/device/kernels.h"
-#include "tessera/ops/host_values.h"
 
 namespace tessera::eager {
 namespace {
 
-using data::Erasure, formats::Box, ops::on_device;
+using data::Erasure, formats::Box, device::on_device;
 
 /// [rows, 1, height, width]: is it in the row's box?
 at::Tensor inside(const std::vector<Box>& boxes, int64_t height, int64_t width, at::Device device) {
@@ -99,7 +99,7 @@ Normalisation Normalisation::of(const data::TransformOptions& options) {
 }
 
 at::Tensor numbers_of(const data::Batch& batch, const at::Tensor& bytes, const Normalisation& normalisation) {
-  if (ops::device_kernels(bytes, &ops::DeviceKernels::uint8_images) != nullptr && batch.size > 0)
+  if (device::kernels_for(bytes, &device::DeviceKernels::uint8_images) != nullptr && batch.size > 0)
     return fused_uint8_images(batch, bytes, normalisation);
   const auto by_channel = [&](const std::vector<float>& values) {
     return on_device(at::tensor(values).view({1, -1, 1, 1}), bytes.device());

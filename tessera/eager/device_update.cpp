@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "tessera/ops/host_values.h"
+#include "tessera/device/host_values.h"
 #include "tessera/ops/square_sum.h"
 
 namespace tessera::eager {
@@ -45,7 +45,7 @@ void DeviceUpdate::prepare(const at::Tensor& loss, const loop::UpdateSettings& s
   values[kClip] = clip;
   values[kLossScale] = settings.loss_scale;
   for (const float number : optimizer_.numbers_to_queue(settings.lr)) values.push_back(number);
-  const at::Tensor there = ops::on_device(at::tensor(values, at::kDouble), loss_.device());
+  const at::Tensor there = device::on_device(at::tensor(values, at::kDouble), loss_.device());
   if (given_.defined()) {
     given_.copy_(there);
   } else {

@@ -9,15 +9,15 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/device/host_values.h"
+#include "tessera/device/kernels.h"
 #include "tessera/ops/device/fault.h"
-#include "tessera/ops/device/kernels.h"
-#include "tessera/ops/host_values.h"
 
 namespace tessera::eager {
 namespace {
 
-using Erasure = ops::Uint8Images::Erasure;
-using Mix = ops::Uint8Images::Mix;
+using Erasure = device::Uint8Images::Erasure;
+using Mix = device::Uint8Images::Mix;
 
 int32_t narrow(int64_t value) {
   TESSERA_CHECK(value >= 0 && value <= std::numeric_limits<int32_t>::max(), value, " in a picture");
@@ -37,7 +37,7 @@ class Words {
     words_.insert(words_.end(), more.begin(), more.end());
     return begin;
   }
-  at::Tensor on(at::Device device) const { return ops::on_device(at::tensor(words_, at::kInt), device); }
+  at::Tensor on(at::Device device) const { return device::on_device(at::tensor(words_, at::kInt), device); }
 
  private:
   std::vector<int32_t> words_;
@@ -100,7 +100,7 @@ at::Tensor fused_uint8_images(const data::Batch& batch, const at::Tensor& bytes_
   const at::Tensor there = words.on(bytes.device());
   const at::Tensor numbers =
       at::empty({batch.size, batch.channels, batch.height, batch.width}, bytes.options().dtype(at::kFloat));
-  const ops::DeviceKernels& kernels = *ops::device_kernels(bytes);
+  const device::DeviceKernels& kernels = *device::kernels_for(bytes);
   kernels.uint8_images({.size = narrow(batch.size),
                         .height = narrow(batch.height),
                         .width = narrow(batch.width),
@@ -113,7 +113,7 @@ at::Tensor fused_uint8_images(const data::Batch& batch, const at::Tensor& bytes_
                         .contents = values_from<float>(there, contents),
                         .mixes = mixes.empty() ? nullptr : values_from<Mix>(there, mixed),
                         .numbers = numbers.mutable_data_ptr<float>()},
-                       ops::KernelStream(kernels, bytes));
+                       device::KernelStream(kernels, bytes));
   return numbers;
 }
 
@@ -146,7 +146,7 @@ data::Batch batch_of_everything() {
 
 }  // namespace
 
-std::vector<std::string> remove_faulty_uint8_images(ops::DeviceKernels& kernels, at::Device device) {
+std::vector<std::string> remove_faulty_uint8_images(device::DeviceKernels& kernels, at::Device device) {
   if (kernels.uint8_images == nullptr) return {};
   const data::Batch batch = batch_of_everything();
   const Normalisation normalisation{{0.01F, 0.02F, 0.03F}, {-1, -2, -3}};
@@ -154,12 +154,12 @@ std::vector<std::string> remove_faulty_uint8_images(ops::DeviceKernels& kernels,
     return std::vector<ops::Result>{{"images", 1e-5, images_of(batch, normalisation, device)}};
   };
   const std::string fault = ops::fault("kernel", "uint8_images", [&] {
-    ops::use_device_kernels(nullptr, device.type());
+    device::register_kernels(nullptr, device.type());
     const auto expected = images();
-    ops::use_device_kernels(&kernels, device.type());
+    device::register_kernels(&kernels, device.type());
     return ops::differences(images(), expected);
   });
-  ops::use_device_kernels(nullptr, device.type());
+  device::register_kernels(nullptr, device.type());
   if (fault.empty()) return {};
   kernels.uint8_images = nullptr;
   return {fault};

@@ -3,8 +3,8 @@
 
 #include <ATen/ATen.h>
 
+#include "tessera/device/host_values.h"
 #include "tessera/ops/cross_entropy.h"
-#include "tessera/ops/host_values.h"
 
 namespace tessera::eager {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 /// Numbers of the batch, where the logits are.
 template <typename Number>
 at::Tensor there(const std::vector<Number>& values, const at::Tensor& logits) {
-  return ops::host_values(logits.device(), [&values] { return at::tensor(values); });
+  return device::host_values(logits.device(), [&values] { return at::tensor(values); });
 }
 
 }  // namespace

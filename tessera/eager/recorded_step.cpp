@@ -13,9 +13,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/warn.h"
+#include "tessera/device/host_values.h"
 #include "tessera/eager/buffers_before.h"
 #include "tessera/ops/device/fault.h"
-#include "tessera/ops/host_values.h"
 #include "tessera/recipe/cost_inputs.h"
 
 namespace tessera::eager {
@@ -97,11 +97,11 @@ struct RecordedStep::Recording {
   explicit Recording(at::Device device) : numbers(device) {}
 
   Kind kind;
-  std::unique_ptr<ops::DeviceGraph> graph;
+  std::unique_ptr<device::DeviceGraph> graph;
   // What it reads and writes.
   DeviceInput::Input input;
   at::Tensor teacher_logits, loss;
-  ops::HostValues numbers;
+  device::HostValues numbers;
   int64_t used = 0;  // the last replay's number
 };
 
@@ -145,7 +145,7 @@ class RecordedStep::Results {
   const std::vector<at::Tensor>& earlier_;
 };
 
-RecordedStep::RecordedStep(ops::MakeDeviceGraph make, bool with_update)
+RecordedStep::RecordedStep(device::MakeDeviceGraph make, bool with_update)
     : make_(make), with_update_(with_update) {}
 
 RecordedStep::~RecordedStep() = default;
@@ -162,7 +162,7 @@ RecordedStep::Recording* RecordedStep::find(const Kind& kind) {
   return found == recordings_.end() ? nullptr : found->get();
 }
 
-std::unique_ptr<ops::DeviceGraph> RecordedStep::make_graph() const {
+std::unique_ptr<device::DeviceGraph> RecordedStep::make_graph() const {
   for (const auto& recording : recordings_) {
     if (recording->graph) return make_(recording->graph.get());
   }
@@ -381,7 +381,7 @@ void RecordedStep::record_update(TrainState& state, mesh::Mesh& mesh) {
 }
 
 std::string why_not_recorded(const recipe::Recipe& recipe, const plan::Plan& plan, at::Device device) {
-  if (ops::device_graphs(device) == nullptr) return "a CPU records nothing";
+  if (device::graphs_for(device) == nullptr) return "a CPU records nothing";
   if (plan.stages > 1) return "stages of a pipeline wait for each other between their passes";
   const auto any_unit = [&](const auto& is) { return std::ranges::any_of(plan.units, is); };
   const std::string on_any_layout = recipe::why_not_recorded(
@@ -419,7 +419,7 @@ std::shared_ptr<RecordedStep> make_recorded_step(const TrainState& state, recipe
   const at::Device device = state.input->device();
   const bool records = graphs == recipe::CudaGraphs::kPass || graphs == recipe::CudaGraphs::kStep;
   if (!records || !why_not_recorded(state.recipe, state.plan, device).empty()) return nullptr;
-  return std::make_shared<RecordedStep>(ops::device_graphs(device),
+  return std::make_shared<RecordedStep>(device::graphs_for(device),
                                         graphs == recipe::CudaGraphs::kStep && state.optimizer->can_queue());
 }
 

@@ -5,7 +5,7 @@
 // Note [Recordings]: each kind of pass has a recording of its own: shapes, samples of the step (they divide
 // the loss), first or last micro-batch of the step, labels mixed or not. The update at the step's end is one
 // more. What changes from step to step is copied to where the recording reads it: images, a teacher's logits,
-// what the host makes for a pass (ops/host_values.h), settings of the update (device_update.h). All
+// what the host makes for a pass (device/host_values.h), settings of the update (device_update.h). All
 // recordings share the memory of intermediate tensors; none runs beside another.
 //
 // Note [Recordings on several ranks]: a replay starts the same collectives in the same order as the eager
@@ -23,11 +23,11 @@
 #include <string>
 #include <vector>
 
+#include "tessera/device/graph.h"
 #include "tessera/eager/device_update.h"
 #include "tessera/eager/pass.h"
 #include "tessera/eager/state.h"
 #include "tessera/mesh/mesh.h"
-#include "tessera/ops/device/graph.h"
 #include "tessera/recipe/recipe.h"
 
 namespace tessera::eager {
@@ -42,7 +42,7 @@ class RecordedStep {
   static constexpr size_t kMostRecordings = 8;  // of passes; the least recently used one goes
 
   /// `make`: of the state's device. `with_update`: the update is recorded as well.
-  RecordedStep(ops::MakeDeviceGraph make, bool with_update);
+  RecordedStep(device::MakeDeviceGraph make, bool with_update);
   ~RecordedStep();
   RecordedStep(const RecordedStep&) = delete;
   RecordedStep& operator=(const RecordedStep&) = delete;
@@ -71,15 +71,15 @@ class RecordedStep {
   void record_update(TrainState& state, mesh::Mesh& mesh);
   /// Adds a recording without a graph, with memory for the pass's input.
   void make_room(const Pass& pass, const Kind& kind);
-  std::unique_ptr<ops::DeviceGraph> make_graph() const;
+  std::unique_ptr<device::DeviceGraph> make_graph() const;
   /// Says fault_; nothing of any recording stays.
   void give_up(TrainState& state);
 
-  const ops::MakeDeviceGraph make_;
+  const device::MakeDeviceGraph make_;
   const bool with_update_;
   std::vector<std::shared_ptr<Recording>> recordings_;
   std::map<Kind, int64_t> eager_;  // passes of a kind without a recording so far
-  std::unique_ptr<ops::DeviceGraph> update_graph_;
+  std::unique_ptr<device::DeviceGraph> update_graph_;
   int64_t steps_ = 0, updates_ = 0;  // begun by this object
   int64_t replays_ = 0, update_replays_ = 0;
   std::string fault_;

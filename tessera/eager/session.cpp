@@ -12,10 +12,10 @@
 #include "tessera/data/ram_cache.h"
 #include "tessera/data/say_once.h"
 #include "tessera/data/worker_cores.h"
+#include "tessera/device/in_use.h"
 #include "tessera/eager/agreement.h"
 #include "tessera/eager/state.h"
 #include "tessera/eager/teacher.h"
-#include "tessera/mesh/cuda_plugin.h"
 #include "tessera/mesh/launched.h"
 #include "tessera/plan/memory.h"
 #include "tessera/recipe/cost_inputs.h"
@@ -184,7 +184,7 @@ namespace {
 double own_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
   const double copy =
       recipe.checkpoint.async ? plan::saved_bytes(recipe.model, plan, recipe::kept_numbers(recipe)) : 0;
-  const plan::CostInputs inputs = cost_inputs(recipe, plan.world, mesh::device_in_use());
+  const plan::CostInputs inputs = cost_inputs(recipe, plan.world, device::device_in_use());
   const plan::Memory memory = plan::predict_memory(recipe.model, plan, inputs, batch_per_rank);
   double needed = memory.total();
   if (recipe.precision.final_evaluation == recipe::Dtype::kFloat32 && inputs.compute_bytes < 4) {
@@ -202,7 +202,7 @@ double own_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t 
 
 double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
   return own_memory(recipe, plan, batch_per_rank) +
-         teacher_bytes(recipe, plan.world, batch_per_rank, mesh::device_in_use());
+         teacher_bytes(recipe, plan.world, batch_per_rank, device::device_in_use());
 }
 
 MemorySavings memory_savings(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank,
@@ -249,7 +249,7 @@ std::string savings_hint(const MemorySavings& savings, const std::string& otherw
 
 std::string largest_part(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank) {
   const auto stages = plan::predict_stage_memory(
-      recipe.model, plan, cost_inputs(recipe, plan.world, mesh::device_in_use()), batch_per_rank);
+      recipe.model, plan, cost_inputs(recipe, plan.world, device::device_in_use()), batch_per_rank);
   const auto most = std::ranges::max_element(stages, {}, &plan::Memory::total);
   const std::pair<const char*, double> parts[] = {{"states", most->states},
                                                   {"gradients", most->gradients},

@@ -8,12 +8,12 @@
 #include <unordered_map>
 
 #include "tessera/base/error.h"
+#include "tessera/device/host_values.h"
 #include "tessera/eager/recorded_step.h"
 #include "tessera/eager/step_end.h"
 #include "tessera/eager/task.h"
 #include "tessera/models/segmented_model.h"
 #include "tessera/ops/cpu/cpu.h"
-#include "tessera/ops/host_values.h"
 #include "tessera/plan/spans.h"
 #include "tessera/recipe/executable_plan.h"
 #include "tessera/recipe/parameter_groups.h"
@@ -109,7 +109,7 @@ std::vector<shard::Segment> segments_of(TrainState& state) {
     const bool keeps_sums = plan::unit_of(state.plan, segment.name).recompute == plan::Recompute::kKeepSums;
     const auto repeat = [&segment, context, forward, keeps_sums]() -> shard::Segment::Forward {
       // A recording holds one pass whole, and its replays' masks are those of the batch that is there then.
-      if (ops::host_values_are_kept()) return forward;
+      if (device::host_values_are_kept()) return forward;
       context->sums = std::make_shared<parallel::KeptSums>(parallel::KeptSums{.keeps = keeps_sums});
       models::ForwardContext then = *context;
       then.observe = nullptr;  // it has been told

@@ -9,10 +9,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/version.h"
+#include "tessera/device/in_use.h"
 #include "tessera/eager/device.h"
 #include "tessera/eager/session.h"
 #include "tessera/library/pipeline.h"
-#include "tessera/mesh/cuda_plugin.h"
 #include "tessera/mesh/launched.h"
 #include "tessera/plan/spans.h"
 
@@ -57,7 +57,7 @@ void choose(const ConnectOptions& options, const launch::Ranks& ranks) {
                                                   .cpu = "ConnectOptions::device = kCpu",
                                                   .share = "ConnectOptions::share_gpu = true"}};
   eager::before_meeting(options.timeout, ranks, [&] {
-    if (eager::choose_device(request, ranks).is_cpu()) mesh::use_cuda({});
+    if (eager::choose_device(request, ranks).is_cpu()) device::use_cuda({});
   });
 }
 
@@ -91,7 +91,7 @@ std::unique_ptr<mesh::Mesh> connect(const ConnectOptions& options) {
                                       plan::spans_of(plan), plan::links_of(plan));
 }
 
-at::Device device() { return mesh::device_in_use(); }
+at::Device device() { return device::device_in_use(); }
 
 int run(const std::function<int(mesh::Mesh&)>& body, const ConnectOptions& options) {
   std::unique_ptr<mesh::Mesh> mesh;

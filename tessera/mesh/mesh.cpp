@@ -11,8 +11,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
+#include "tessera/device/cuda_plugin.h"
+#include "tessera/device/in_use.h"
 #include "tessera/mesh/connections.h"
-#include "tessera/mesh/cuda_plugin.h"
 #include "tessera/mesh/join.h"
 #include "tessera/mesh/open_files.h"
 #include "tessera/mesh/progress.h"
@@ -143,7 +144,7 @@ Mesh::Mesh(const Rendezvous& given, std::vector<Axis> axes, const Facts& facts,
         *reach = std::make_unique<Reach>(store, rank, size, from);
         (*reach)->check(std::min(timeout * 2 / 3, kReachLimit));  // the rest is for the verdict
       }
-      const CudaInUse cuda = cuda_in_use();
+      const device::CudaInUse cuda = device::cuda_in_use();
       const bool exchanges = key != kWorld && !key.starts_with(kAnother) &&  // those of a span reduce
                              (cuda.plugin == nullptr || cuda.shared);
       if (is_link) transport = link_transport(own_store, rank, from, patience);

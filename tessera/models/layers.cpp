@@ -6,11 +6,11 @@
 #include "tessera/arch/cut.h"
 #include "tessera/base/error.h"
 #include "tessera/base/random.h"
+#include "tessera/device/host_values.h"
 #include "tessera/ops/attention.h"
 #include "tessera/ops/few_query_attention.h"
 #include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/gelu.h"
-#include "tessera/ops/host_values.h"
 #include "tessera/ops/linear.h"
 #include "tessera/ops/mlp.h"
 
@@ -89,9 +89,10 @@ Linear Linear::without_bias(ops::Use then) const {
 at::Tensor Dropout::operator()(const at::Tensor& x, const ForwardContext& context) const {
   if (!active(context) || x.numel() == 0) return x;
   const int64_t elements = x.numel() / x.size(0);
-  const at::Tensor mask = ops::host_values(x.device(), [this, &context, elements, dtype = x.scalar_type()] {
-    return ops::dropout_mask(rate, random_key(context.key, name), context.samples, elements, dtype);
-  });
+  const at::Tensor mask =
+      device::host_values(x.device(), [this, &context, elements, dtype = x.scalar_type()] {
+        return ops::dropout_mask(rate, random_key(context.key, name), context.samples, elements, dtype);
+      });
   return x * mask.view(x.sizes());
 }
 
@@ -99,11 +100,11 @@ at::Tensor Dropout::of_columns(const at::Tensor& x, const ops::MaskColumns& colu
                                const std::vector<uint64_t>& samples, const ForwardContext& context) const {
   if (!active(context) || x.numel() == 0) return x;
   // HostValues would call `make` again when the samples of this pass are gone.
-  TESSERA_CHECK(!ops::host_values_are_kept(), name, ": passes of a tensor group are not recorded");
+  TESSERA_CHECK(!device::host_values_are_kept(), name, ": passes of a tensor group are not recorded");
   const auto make = [this, &context, &samples, columns, rows = x.size(1), dtype = x.scalar_type()] {
     return ops::dropout_mask_columns(rate, random_key(context.key, name), samples, rows, columns, dtype);
   };
-  return x * ops::host_values(x.device(), make);
+  return x * device::host_values(x.device(), make);
 }
 
 at::Tensor Residual::operator()(const at::Tensor& x, const at::Tensor& branch,
@@ -111,7 +112,7 @@ at::Tensor Residual::operator()(const at::Tensor& x, const at::Tensor& branch,
   if (!drop_path.active(context)) {
     return gamma.defined() ? at::addcmul(x, branch, gamma) : x + branch;
   }
-  const at::Tensor mask = ops::host_values(x.device(), [this, &context, dtype = x.scalar_type()] {
+  const at::Tensor mask = device::host_values(x.device(), [this, &context, dtype = x.scalar_type()] {
     return ops::drop_path_mask(drop_path.rate, random_key(context.key, drop_path.name), context.samples,
                                dtype);
   });

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/device/kernels.h"
 #include "tessera/ops/by_libtorch.h"
 #include "tessera/ops/cpu/every_cpu.h"
-#include "tessera/ops/device/kernels.h"
 #include "tessera/ops/fast_path.h"
 
 namespace tessera::ops {
@@ -22,7 +22,7 @@ namespace {
 template <bool kCoupled>
 [[gnu::always_inline]] inline void update_each(float* __restrict p, const float* __restrict g,
                                                float* __restrict m, float* __restrict v, int64_t n,
-                                               const AdamwCoefficients& c, float grad_scale) {
+                                               const device::AdamwCoefficients& c, float grad_scale) {
   for (int64_t i = 0; i < n; ++i) {
     float gradient = g[i] * grad_scale;
     if constexpr (kCoupled) gradient += c.coupled_decay * p[i];
@@ -36,12 +36,12 @@ template <bool kCoupled>
 }
 
 TESSERA_EVERY_CPU void update(float* p, const float* g, float* m, float* v, int64_t n,
-                              const AdamwCoefficients& c, float grad_scale) {
+                              const device::AdamwCoefficients& c, float grad_scale) {
   update_each<false>(p, g, m, v, n, c, grad_scale);
 }
 
 TESSERA_EVERY_CPU void update_coupled(float* p, const float* g, float* m, float* v, int64_t n,
-                                      const AdamwCoefficients& c, float grad_scale) {
+                                      const device::AdamwCoefficients& c, float grad_scale) {
   update_each<true>(p, g, m, v, n, c, grad_scale);
 }
 
@@ -54,7 +54,7 @@ TESSERA_EVERY_CPU void narrow(const float* __restrict from, uint16_t* __restrict
   for (int64_t i = 0; i < n; ++i) to[i] = c10::detail::round_to_nearest_even(from[i]);
 }
 
-AdamwCoefficients coefficients_of(const AdamwOptions& o) {
+device::AdamwCoefficients coefficients_of(const AdamwOptions& o) {
   const double correction1 = 1.0 - std::pow(o.beta1, static_cast<double>(o.step));
   const double correction2 = 1.0 - std::pow(o.beta2, static_cast<double>(o.step));
   return {o.coupled ? 1.0F : static_cast<float>(1.0 - o.lr * o.weight_decay),
@@ -70,7 +70,7 @@ AdamwCoefficients coefficients_of(const AdamwOptions& o) {
 
 /// The device has a kernel that writes such a copy on the way.
 bool is_for_device(const at::Tensor& parameter, const at::Tensor& copy) {
-  if (device_kernels(parameter, &DeviceKernels::adamw) == nullptr) return false;
+  if (device::kernels_for(parameter, &device::DeviceKernels::adamw) == nullptr) return false;
   return !copy.defined() || (copy.device() == parameter.device() &&
                              (copy.scalar_type() == at::kBFloat16 || copy.scalar_type() == at::kHalf));
 }
@@ -85,14 +85,14 @@ struct Shard {
     return {of(parameter), of(gradient), of(exp_avg), of(exp_avg_sq), of(copy)};
   }
   /// For a kernel of the device's.
-  AdamwPass pass() const {
+  device::AdamwPass pass() const {
     return {.count = parameter.numel(),
             .parameter = parameter.data_ptr<float>(),
-            .gradient_number = *number_of(gradient),
+            .gradient_number = *device::number_of(gradient),
             .gradient = gradient.const_data_ptr(),
             .exp_avg = exp_avg.data_ptr<float>(),
             .exp_avg_sq = exp_avg_sq.data_ptr<float>(),
-            .copy_number = copy.defined() ? *number_of(copy) : Number::kBFloat16,
+            .copy_number = copy.defined() ? *device::number_of(copy) : device::Number::kBFloat16,
             .copy = copy.defined() ? copy.mutable_data_ptr() : nullptr,
             .by = {},
             .grad_scale = 1,
@@ -115,7 +115,7 @@ Shard checked(at::Tensor parameter, const at::Tensor& given, at::Tensor exp_avg,
 }
 
 /// By this room's kernel, over the intra-op threads.
-void by_cpu(const Shard& shard, const AdamwCoefficients& by, float grad_scale) {
+void by_cpu(const Shard& shard, const device::AdamwCoefficients& by, float grad_scale) {
   const bool narrows =
       shard.copy.defined() && is_for_kernels(shard.copy, at::kBFloat16) && shard.copy.is_contiguous();
   auto* narrowed = narrows ? mutable_data_of<uint16_t>(shard.copy) : nullptr;
@@ -146,11 +146,11 @@ void adamw(at::Tensor parameter, const at::Tensor& given, at::Tensor exp_avg, at
   const Shard shard =
       checked(std::move(parameter), given, std::move(exp_avg), std::move(exp_avg_sq), std::move(copy));
   if (is_for_device(shard.parameter, shard.copy)) {
-    AdamwPass pass = shard.pass();
+    device::AdamwPass pass = shard.pass();
     pass.by = coefficients_of(o);
     pass.grad_scale = static_cast<float>(o.grad_scale);
-    const DeviceKernels& kernels = *device_kernels(shard.parameter);
-    return kernels.adamw(pass, KernelStream(kernels, shard.parameter));
+    const device::DeviceKernels& kernels = *device::kernels_for(shard.parameter);
+    return kernels.adamw(pass, device::KernelStream(kernels, shard.parameter));
   }
   if (is_for_kernels(shard.parameter, at::kFloat)) {
     return by_cpu(shard, coefficients_of(o), static_cast<float>(o.grad_scale));
@@ -163,16 +163,16 @@ std::array<float, kAdamwCoefficients> adamw_coefficients(const AdamwOptions& opt
   return std::bit_cast<std::array<float, kAdamwCoefficients>>(coefficients_of(options));
 }
 
-AdamwRuns::AdamwRuns(std::vector<AdamwRun> runs, bool coupled, c10::Device device)
+AdamwRuns::AdamwRuns(std::vector<device::AdamwRun> runs, bool coupled, c10::Device device)
     : list_(std::move(runs)), coupled_(coupled) {
   std::vector<int64_t> flat;
-  for (const AdamwRun& run : list_) flat.insert(flat.end(), {run.begin, run.end, run.row});
+  for (const device::AdamwRun& run : list_) flat.insert(flat.end(), {run.begin, run.end, run.row});
   on_device_ = at::tensor(flat).to(device);
 }
 
-const AdamwRun* AdamwRuns::on_device() const {
-  static_assert(sizeof(AdamwRun) == 3 * sizeof(int64_t));
-  return reinterpret_cast<const AdamwRun*>(on_device_.const_data_ptr<int64_t>());
+const device::AdamwRun* AdamwRuns::on_device() const {
+  static_assert(sizeof(device::AdamwRun) == 3 * sizeof(int64_t));
+  return reinterpret_cast<const device::AdamwRun*>(on_device_.const_data_ptr<int64_t>());
 }
 
 void adamw(at::Tensor parameter, const at::Tensor& given, at::Tensor exp_avg, at::Tensor exp_avg_sq,
@@ -182,16 +182,16 @@ void adamw(at::Tensor parameter, const at::Tensor& given, at::Tensor exp_avg, at
   if (runs.list().empty()) return;
   TESSERA_CHECK(runs.list().back().end <= shard.parameter.numel());
   if (is_for_device(shard.parameter, shard.copy)) {
-    AdamwPass pass = shard.pass();
+    device::AdamwPass pass = shard.pass();
     const auto* rows = numbers.coefficients.const_data_ptr<float>();
     pass.table = {static_cast<int64_t>(runs.list().size()), runs.on_device(),
-                  reinterpret_cast<const AdamwCoefficients*>(rows),
+                  reinterpret_cast<const device::AdamwCoefficients*>(rows),
                   numbers.grad_scale.const_data_ptr<float>(), numbers.use.const_data_ptr<float>()};
-    const DeviceKernels& kernels = *device_kernels(shard.parameter);
-    return kernels.adamw(pass, KernelStream(kernels, shard.parameter));
+    const device::DeviceKernels& kernels = *device::kernels_for(shard.parameter);
+    return kernels.adamw(pass, device::KernelStream(kernels, shard.parameter));
   }
   if (!is_for_kernels(shard.parameter, at::kFloat)) {
-    for (const AdamwRun& run : runs.list()) {
+    for (const device::AdamwRun& run : runs.list()) {
       const Shard part = shard.part(run.begin, run.end);
       by_libtorch::adamw(part.parameter, part.gradient, part.exp_avg, part.exp_avg_sq,
                          numbers.coefficients[run.row], runs.coupled(), numbers.grad_scale, numbers.use);
@@ -201,10 +201,10 @@ void adamw(at::Tensor parameter, const at::Tensor& given, at::Tensor exp_avg, at
   }
   if (numbers.use.item<float>() == 0) return;
   const auto* rows = numbers.coefficients.const_data_ptr<float>();
-  for (const AdamwRun& run : runs.list()) {
+  for (const device::AdamwRun& run : runs.list()) {
     std::array<float, kAdamwCoefficients> row{};
     std::copy_n(rows + run.row * kAdamwCoefficients, kAdamwCoefficients, row.begin());
-    by_cpu(shard.part(run.begin, run.end), std::bit_cast<AdamwCoefficients>(row),
+    by_cpu(shard.part(run.begin, run.end), std::bit_cast<device::AdamwCoefficients>(row),
            numbers.grad_scale.item<float>());
   }
 }

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tessera/ops/device/kernel_table.h"
+#include "tessera/device/kernel_table.h"
 
 namespace tessera::ops {
 
@@ -31,7 +31,7 @@ struct AdamwOptions {
 void adamw(at::Tensor parameter, const at::Tensor& gradient, at::Tensor exp_avg, at::Tensor exp_avg_sq,
            const AdamwOptions& options, at::Tensor copy = {});
 
-inline constexpr int64_t kAdamwCoefficients = sizeof(AdamwCoefficients) / sizeof(float);
+inline constexpr int64_t kAdamwCoefficients = sizeof(device::AdamwCoefficients) / sizeof(float);
 
 /// A row of AdamwOnDevice::coefficients: what `options` mean for one update, but for grad_scale.
 std::array<float, kAdamwCoefficients> adamw_coefficients(const AdamwOptions& options);
@@ -41,13 +41,13 @@ class AdamwRuns {
  public:
   /// `runs`: in ascending order, without overlap; elements outside of them are not updated. `device`: the
   /// shard's. `coupled`: Adam.
-  AdamwRuns(std::vector<AdamwRun> runs, bool coupled, c10::Device device);
-  const std::vector<AdamwRun>& list() const { return list_; }
+  AdamwRuns(std::vector<device::AdamwRun> runs, bool coupled, c10::Device device);
+  const std::vector<device::AdamwRun>& list() const { return list_; }
   bool coupled() const { return coupled_; }
-  const AdamwRun* on_device() const;
+  const device::AdamwRun* on_device() const;
 
  private:
-  std::vector<AdamwRun> list_;
+  std::vector<device::AdamwRun> list_;
   bool coupled_;
   at::Tensor on_device_;  // [runs, 3] int64
 };

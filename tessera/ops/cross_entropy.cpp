@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "tessera/ops/device/kernels.h"
+#include "tessera/device/kernels.h"
 
 namespace tessera::ops {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-CrossEntropy described(const at::Tensor& logits, const Labels& labels, double smoothing) {
+device::CrossEntropy described(const at::Tensor& logits, const Labels& labels, double smoothing) {
   const bool two = labels.second.defined();
   return {.rows = logits.size(0),
           .classes = logits.size(1),
@@ -26,7 +26,7 @@ CrossEntropy described(const at::Tensor& logits, const Labels& labels, double sm
           .smoothing = static_cast<float>(smoothing)};
 }
 
-/// By the device's kernels. Requires: device_kernels, fp32.
+/// By the device's kernels. Requires: device::kernels_for, fp32.
 class FusedCrossEntropy : public torch::autograd::Function<FusedCrossEntropy> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& logits_given, const at::Tensor& first,
@@ -34,14 +34,14 @@ class FusedCrossEntropy : public torch::autograd::Function<FusedCrossEntropy> {
                             double smoothing) {
     RECORD_USER_SCOPE("tessera::cross_entropy");
     const at::Tensor logits = logits_given.contiguous();
-    const DeviceKernels& kernels = *device_kernels(logits);
+    const device::DeviceKernels& kernels = *device::kernels_for(logits);
     const at::Tensor losses = at::empty({logits.size(0)}, logits.options()),
                      log_sums = at::empty_like(losses);
     const Labels labels{first, second.value_or(at::Tensor()), share.value_or(at::Tensor())};
     kernels.cross_entropy({.of = described(logits, labels, smoothing),
                            .losses = losses.mutable_data_ptr<float>(),
                            .log_sums = log_sums.mutable_data_ptr<float>()},
-                          KernelStream(kernels, logits));
+                          device::KernelStream(kernels, logits));
     ctx->save_for_backward({logits, labels.first, labels.second, labels.share, log_sums});
     ctx->saved_data["smoothing"] = smoothing;
     return losses.sum();
@@ -51,21 +51,21 @@ class FusedCrossEntropy : public torch::autograd::Function<FusedCrossEntropy> {
     RECORD_USER_SCOPE("tessera::cross_entropy_backward");
     const auto saved = ctx->get_saved_variables();
     const at::Tensor &logits = saved[0], &log_sums = saved[4];
-    const DeviceKernels& kernels = *device_kernels(logits);
+    const device::DeviceKernels& kernels = *device::kernels_for(logits);
     const double smoothing = ctx->saved_data["smoothing"].toDouble();
     const at::Tensor of_logits = at::empty_like(logits), gradient = gradients[0].contiguous();
     kernels.cross_entropy_backward({.of = described(logits, {saved[1], saved[2], saved[3]}, smoothing),
                                     .log_sums = log_sums.const_data_ptr<float>(),
                                     .gradient = gradient.const_data_ptr<float>(),
                                     .of_logits = of_logits.mutable_data_ptr<float>()},
-                                   KernelStream(kernels, logits));
+                                   device::KernelStream(kernels, logits));
     return {of_logits, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
 bool is_for_device(const at::Tensor& logits) {
-  return device_kernels(logits, &DeviceKernels::cross_entropy, &DeviceKernels::cross_entropy_backward) !=
-             nullptr &&
+  return device::kernels_for(logits, &device::DeviceKernels::cross_entropy,
+                             &device::DeviceKernels::cross_entropy_backward) != nullptr &&
          logits.scalar_type() == at::kFloat;
 }
 

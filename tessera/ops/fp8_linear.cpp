@@ -12,9 +12,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/warn.h"
+#include "tessera/device/kernels.h"
 #include "tessera/ops/cpu/every_cpu.h"
 #include "tessera/ops/device/fault.h"
-#include "tessera/ops/device/kernels.h"
 #include "tessera/ops/device/linear.h"
 #include "tessera/ops/fast_path.h"
 #include "tessera/ops/kept_input.h"
@@ -112,8 +112,8 @@ Fp8Rows rows_by_libtorch(const at::Tensor& rows) {
 
 /// fp8_rows of these with so many more columns and rows of zeros.
 Fp8Rows filled_rows(const at::Tensor& rows_given, int64_t more_columns, int64_t more_rows) {
-  const DeviceKernels* kernels = device_kernels(rows_given, &DeviceKernels::fp8_rows);
-  const auto number = number_of(rows_given);
+  const device::DeviceKernels* kernels = device::kernels_for(rows_given, &device::DeviceKernels::fp8_rows);
+  const auto number = device::number_of(rows_given);
   if (kernels == nullptr || !number) {
     const bool whole = more_columns == 0 && more_rows == 0;
     return rows_by_libtorch(whole ? rows_given
@@ -134,7 +134,7 @@ Fp8Rows filled_rows(const at::Tensor& rows_given, int64_t more_columns, int64_t 
                      .x = rows.const_data_ptr(),
                      .numbers = static_cast<uint8_t*>(result.numbers.mutable_data_ptr()),
                      .scales = result.scales.mutable_data_ptr<float>()},
-                    KernelStream(*kernels, rows));
+                    device::KernelStream(*kernels, rows));
   return result;
 }
 

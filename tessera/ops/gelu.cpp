@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/device/kernels.h"
+#include "tessera/device/kernels.h"
 
 namespace tessera::ops {
 namespace {
@@ -14,21 +14,23 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const DeviceKernels* gelu_kernels(const at::Tensor& x) {
-  return number_of(x) ? device_kernels(x, &DeviceKernels::gelu, &DeviceKernels::gelu_backward) : nullptr;
+const device::DeviceKernels* gelu_kernels(const at::Tensor& x) {
+  return device::number_of(x)
+             ? device::kernels_for(x, &device::DeviceKernels::gelu, &device::DeviceKernels::gelu_backward)
+             : nullptr;
 }
 
 /// Of contiguous tensors of one dtype; `y` may be undefined, and `of_x` be `gradient`.
-void run_gelu_backward(const DeviceKernels& kernels, const at::Tensor& gradient, const at::Tensor& x,
+void run_gelu_backward(const device::DeviceKernels& kernels, const at::Tensor& gradient, const at::Tensor& x,
                        const at::Tensor& of_x, const at::Tensor& y) {
   RECORD_USER_SCOPE("tessera::gelu_backward");
-  kernels.gelu_backward({.number = *number_of(x),
+  kernels.gelu_backward({.number = *device::number_of(x),
                          .count = x.numel(),
                          .gradient = gradient.const_data_ptr(),
                          .x = x.const_data_ptr(),
                          .of_x = of_x.mutable_data_ptr(),
                          .y = y.defined() ? y.mutable_data_ptr() : nullptr},
-                        KernelStream(kernels, x));
+                        device::KernelStream(kernels, x));
 }
 
 /// By the device's kernels.
@@ -50,18 +52,20 @@ at::Tensor exact_gelu(const at::Tensor& x) {
 }
 
 at::Tensor exact_gelu_forward(const at::Tensor& given) {
-  const DeviceKernels* kernels = gelu_kernels(given);
+  const device::DeviceKernels* kernels = gelu_kernels(given);
   if (kernels == nullptr) return at::gelu(given);
   RECORD_USER_SCOPE("tessera::gelu");
   const at::Tensor x = given.contiguous(), y = at::empty_like(x);
-  kernels->gelu(
-      {.number = *number_of(x), .count = x.numel(), .x = x.const_data_ptr(), .y = y.mutable_data_ptr()},
-      KernelStream(*kernels, x));
+  kernels->gelu({.number = *device::number_of(x),
+                 .count = x.numel(),
+                 .x = x.const_data_ptr(),
+                 .y = y.mutable_data_ptr()},
+                device::KernelStream(*kernels, x));
   return y;
 }
 
 at::Tensor exact_gelu_backward(const at::Tensor& gradient, const at::Tensor& given) {
-  const DeviceKernels* kernels = gelu_kernels(given);
+  const device::DeviceKernels* kernels = gelu_kernels(given);
   if (kernels == nullptr || gradient.scalar_type() != given.scalar_type())
     return at::gelu_backward(gradient, given);
   const at::Tensor x = given.contiguous(), of_x = at::empty_like(x);
@@ -71,7 +75,7 @@ at::Tensor exact_gelu_backward(const at::Tensor& gradient, const at::Tensor& giv
 
 at::Tensor exact_gelu_backward_and_output(const at::Tensor& gradient, const at::Tensor& given) {
   TESSERA_CHECK(gradient.is_contiguous(), "a gradient with strides ", gradient.strides());
-  const DeviceKernels* kernels = gelu_kernels(given);
+  const device::DeviceKernels* kernels = gelu_kernels(given);
   if (kernels == nullptr || gradient.scalar_type() != given.scalar_type()) {
     at::Tensor of_x = gradient;
     at::gelu_backward_out(of_x, gradient, given);
@@ -83,9 +87,10 @@ at::Tensor exact_gelu_backward_and_output(const at::Tensor& gradient, const at::
 }
 
 SummedGradient exact_gelu_backward_and_sums(const at::Tensor& gradient_given, const at::Tensor& x_given) {
-  const DeviceKernels* kernels =
-      device_kernels(x_given, &DeviceKernels::sum_parts, &DeviceKernels::gelu_backward_sums);
-  if (kernels == nullptr || !number_of(x_given) || gradient_given.scalar_type() != x_given.scalar_type())
+  const device::DeviceKernels* kernels = device::kernels_for(x_given, &device::DeviceKernels::sum_parts,
+                                                             &device::DeviceKernels::gelu_backward_sums);
+  if (kernels == nullptr || !device::number_of(x_given) ||
+      gradient_given.scalar_type() != x_given.scalar_type())
     return {exact_gelu_backward(gradient_given, x_given), {}};
   RECORD_USER_SCOPE("tessera::gelu_backward");
   const at::Tensor gradient = gradient_given.contiguous(), x = x_given.contiguous();
@@ -93,7 +98,7 @@ SummedGradient exact_gelu_backward_and_sums(const at::Tensor& gradient_given, co
   const SummedGradient result{at::empty_like(x), at::empty({width}, x.options())};
   const at::Tensor partial =
       at::empty({kernels->sum_parts(rows, width), width}, x.options().dtype(at::kFloat));
-  kernels->gelu_backward_sums({.number = *number_of(x),
+  kernels->gelu_backward_sums({.number = *device::number_of(x),
                                .rows = rows,
                                .width = width,
                                .gradient = gradient.const_data_ptr(),
@@ -101,7 +106,7 @@ SummedGradient exact_gelu_backward_and_sums(const at::Tensor& gradient_given, co
                                .of_x = result.rows.mutable_data_ptr(),
                                .partial = partial.mutable_data_ptr<float>(),
                                .sums = result.sums.mutable_data_ptr()},
-                              KernelStream(*kernels, x));
+                              device::KernelStream(*kernels, x));
   return result;
 }
 

@@ -3,7 +3,7 @@
 // element), so any rank, any split of the batch and any recomputation draws the same one. Safe from any
 // thread.
 //
-// Masks are made on the CPU; host_values.h takes them to a device.
+// Masks are made on the CPU; device/host_values.h takes them to a device.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -75,7 +75,7 @@ class Adam : public UpdateRule, public QueuedRule {
 
   void prepare(std::span<const UnitState> units, mesh::Mesh& /*mesh*/) override {
     for (const UnitState& state : units) {
-      std::vector<ops::AdamwRun> runs;
+      std::vector<device::AdamwRun> runs;
       for (const Stretch& stretch : stretches_of(state))
         runs.push_back({stretch.begin, stretch.end, row_of(stretch.setting)});
       runs_.emplace_back(std::move(runs), coupled_, state.unit->master().device());

@@ -44,7 +44,7 @@ struct Step {
 };
 
 /// A rule whose numbers may lie in the device's memory: its update is queued before the host knows the
-/// gradient's norm, and can be recorded (ops/device/graph.h).
+/// gradient's norm, and can be recorded (device/graph.h).
 class QueuedRule {
  public:
   virtual ~QueuedRule() = default;

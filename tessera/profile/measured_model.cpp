@@ -7,12 +7,12 @@
 #include <limits>
 
 #include "tessera/base/clock.h"
+#include "tessera/device/graph.h"
 #include "tessera/eager/device.h"
 #include "tessera/eager/pass.h"
 #include "tessera/eager/recorded_step.h"
 #include "tessera/eager/step_end.h"
 #include "tessera/eager/task.h"
-#include "tessera/ops/device/graph.h"
 #include "tessera/profile/lone_rank.h"
 #include "tessera/profile/moment.h"
 #include "tessera/profile/pass_times.h"
@@ -123,7 +123,7 @@ std::vector<UnitPass> MeasuredModel::micro_batch(const eager::DeviceInput::Input
 std::vector<double> MeasuredModel::replayed_passes(eager::DeviceInput::Input& input, int64_t rounds) {
   constexpr double kHeadStart = 0.002;  // of a copy and two launches
   if (!eager::why_not_recorded(state_->recipe, plan_, device_).empty()) return {};
-  eager::RecordedStep recorded(ops::device_graphs(device_), /*with_update=*/false);
+  eager::RecordedStep recorded(device::graphs_for(device_), /*with_update=*/false);
   const eager::Pass pass{
       .input = input, .teacher_logits = {}, .samples = input.batch.step_size, .key = 1, .seen = nullptr};
   std::vector<double> seconds;

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "tessera/base/error.h"
-#include "tessera/mesh/cuda_plugin.h"
+#include "tessera/device/in_use.h"
 #include "tessera/shard/engine.h"
 #include "tessera/shard/host_memory.h"
 #include "tessera/shard/recompute.h"
@@ -74,7 +74,7 @@ void check_device(at::Device device, const std::string& name, mesh::Mesh& mesh) 
          .hint = "connect with ConnectOptions::device = kCuda, or call module->to(at::kCPU) before "
                  "wrapping"});
   }
-  const at::Device in_use = mesh::device_in_use();
+  const at::Device in_use = device::device_in_use();
   if (!in_use.is_cuda() || in_use == device) return;
   user_error({.where = "shard.ShardedModule",
               .problem = problem,

@@ -82,7 +82,7 @@ class ShardedModel {
   void abandon_backward();
   /// After an optimizer step or loading. Gradients go, and so does their memory until the next backward.
   void parameters_changed();
-  /// Does their memory stay from now on? What is recorded writes there (device_graph.h).
+  /// Does their memory stay from now on? What is recorded writes there (device/graph.h).
   void keep_gradients(bool keep) { keeps_gradients_ = keep; }
   /// Buffers of all segments, in their order.
   std::vector<NamedTensor> buffers() const;

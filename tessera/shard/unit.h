@@ -190,7 +190,7 @@ class Unit {
   /// gradient() may have the compute dtype where it is what one backward pass of one rank made, with nothing
   /// added: for who reads it as it is. Anything else, and offloaded ones, have the sum's dtype all the same.
   void allow_gradient_as_made(bool allow) { as_made_ = allow; }
-  /// A replay of a recorded pass (ops/device/graph.h) left in gradient() what the pass would have: the step's
+  /// A replay of a recorded pass (device/graph.h) left in gradient() what the pass would have: the step's
   /// later micro-batches add to it.
   void gradient_was_replayed() { has_gradient_ = true; }
   /// Gathered parameters go, whatever the level: the unit is as it was before a step.

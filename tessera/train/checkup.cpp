@@ -9,11 +9,12 @@
 #include "tessera/arch/model.h"
 #include "tessera/base/text.h"
 #include "tessera/data/measure.h"
+#include "tessera/device/cuda_plugin.h"
+#include "tessera/device/in_use.h"
 #include "tessera/eager/agreement.h"
 #include "tessera/eager/device.h"
 #include "tessera/eager/session.h"
 #include "tessera/eager/state.h"
-#include "tessera/mesh/cuda_plugin.h"
 #include "tessera/plan/memory.h"
 #include "tessera/plan/traffic.h"
 #include "tessera/profile/link.h"
@@ -111,7 +112,7 @@ void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, cons
 void look_at_devices(const recipe::Recipe& recipe, const launch::Ranks& ranks, at::Device device,
                      monitor::CheckupFacts& facts) {
   const auto local = static_cast<double>(ranks.local_world);
-  const mesh::CudaInUse cuda = mesh::cuda_in_use();
+  const device::CudaInUse cuda = device::cuda_in_use();
   // Before anything is measured there: LibTorch keeps the memory. Each rank has a GPU of its own.
   facts.memory_free = cuda.plugin != nullptr
                           ? local * static_cast<double>(cuda.plugin->device(cuda.device).free_bytes)

@@ -12,8 +12,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/base/version.h"
+#include "tessera/device/cuda_plugin.h"
 #include "tessera/launch/surroundings.h"
-#include "tessera/mesh/cuda_plugin.h"
 
 namespace tessera::train {
 
@@ -47,7 +47,7 @@ Rows versions(const launch::Ranks& ranks, int64_t threads) {
           {"openmp", in_one_line(at::get_openmp_version())},
           {"cpu capability", at::get_cpu_capability()},
           {"gpu libraries", gpu_libraries()},
-          {"nccl", mesh::nccl_version()},
+          {"nccl", device::nccl_version()},
           {"launcher", ranks.launcher},
           {"ranks", std::to_string(ranks.world)},
           {"threads", std::to_string(threads)}};

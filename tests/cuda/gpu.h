@@ -10,10 +10,10 @@
 #include <cstdlib>
 #include <string>
 
-#include "tessera/mesh/cuda_plugin.h"
-#include "tessera/ops/device/graph.h"
-#include "tessera/ops/device/kernels.h"
-#include "tessera/ops/device/linear.h"
+#include "tessera/device/cuda_plugin.h"
+#include "tessera/device/graph.h"
+#include "tessera/device/kernels.h"
+#include "tessera/device/products.h"
 
 namespace tessera::testing {
 
@@ -26,7 +26,7 @@ inline bool rehearses() {
 
 /// Why a test that needs `wanted` GPUs cannot run here; empty: it can.
 inline std::string missing_gpus(int wanted) {
-  const mesh::OpenedCuda cuda = mesh::open_cuda();
+  const device::OpenedCuda cuda = device::open_cuda();
   if (!cuda.missing.empty()) return "needs the CUDA plug-in: " + cuda.missing + " (CUDA=1 ./dev build)";
   const int found = cuda.plugin != nullptr ? cuda.plugin->device_count() : 0;
   if (found >= wanted) return {};
@@ -47,10 +47,10 @@ class Recording {
  public:
   explicit Recording(at::Device gpu)
       : streams_(at::kCUDA), before_(streams_.exchangeStream(streams_.getStreamFromGlobalPool(gpu))) {
-    ops::use_device_graphs(mesh::open_cuda().plugin->make_graph, at::kCUDA);
+    device::register_graphs(device::open_cuda().plugin->make_graph, at::kCUDA);
   }
   ~Recording() {
-    ops::use_device_graphs(nullptr, at::kCUDA);
+    device::register_graphs(nullptr, at::kCUDA);
     streams_.exchangeStream(before_);
   }
   Recording(const Recording&) = delete;
@@ -66,12 +66,12 @@ class UsingKernels {
  public:
   UsingKernels() {
     if (rehearses()) return;
-    ops::use_device_kernels(mesh::open_cuda().plugin->kernels, at::kCUDA);
-    ops::use_device_products(mesh::open_cuda().plugin->products, at::kCUDA);
+    device::register_kernels(device::open_cuda().plugin->kernels, at::kCUDA);
+    device::register_products(device::open_cuda().plugin->products, at::kCUDA);
   }
   ~UsingKernels() {
-    ops::use_device_kernels(nullptr, at::kCUDA);
-    ops::use_device_products(nullptr, at::kCUDA);
+    device::register_kernels(nullptr, at::kCUDA);
+    device::register_products(nullptr, at::kCUDA);
   }
   UsingKernels(const UsingKernels&) = delete;
   UsingKernels& operator=(const UsingKernels&) = delete;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plug-in's fused kernels on a GPU, against the plain formulas and the CPU's numbers.
-#include "tessera/ops/device/kernels.h"
+#include "tessera/device/kernels.h"
 
 #include "gpu.h"
 #include "tessera/data/open_source.h"
 #include "tessera/eager/fused_uint8_images.h"
+#include "tessera/ops/device/check_kernels.h"
 #include "tests/cuda_kernels/kernel_cases.h"
 #include "tests/data/uint8_image_cases.h"
 
@@ -16,7 +17,7 @@ using tessera::testing::UsingKernels;
 TEST(CudaKernels, AreLibTorchs) {
   TESSERA_NEEDS_GPUS(1);
   const at::Device gpu = tessera::testing::use_gpu(0);
-  DeviceKernels kernels = *mesh::open_cuda().plugin->kernels;
+  device::DeviceKernels kernels = *device::open_cuda().plugin->kernels;
   EXPECT_EQ(remove_faulty(kernels, gpu), std::vector<std::string>());
   EXPECT_EQ(eager::remove_faulty_uint8_images(kernels, gpu), std::vector<std::string>());
 }

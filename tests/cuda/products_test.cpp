@@ -15,9 +15,10 @@ namespace {
 class UsingProducts {
  public:
   UsingProducts() {
-    if (!tessera::testing::rehearses()) use_device_products(mesh::open_cuda().plugin->products, at::kCUDA);
+    if (!tessera::testing::rehearses())
+      device::register_products(device::open_cuda().plugin->products, at::kCUDA);
   }
-  ~UsingProducts() { use_device_products(nullptr, at::kCUDA); }
+  ~UsingProducts() { device::register_products(nullptr, at::kCUDA); }
   UsingProducts(const UsingProducts&) = delete;
   UsingProducts& operator=(const UsingProducts&) = delete;
 };
@@ -25,7 +26,7 @@ class UsingProducts {
 TEST(CudaProducts, AreLibTorchs) {
   TESSERA_NEEDS_GPUS(1);
   const at::Device gpu = tessera::testing::use_gpu(0);
-  DeviceProducts products = *mesh::open_cuda().plugin->products;
+  device::DeviceProducts products = *device::open_cuda().plugin->products;
   EXPECT_EQ(remove_faulty(products, gpu), std::vector<std::string>());
 }
 

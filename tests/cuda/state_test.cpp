@@ -51,8 +51,8 @@ TEST(CudaState, CheckpointsFromGpuToCpuToGpuAreBitwise) {
 TEST(CudaNccl, OneRankGathersAndExchanges) {
   TESSERA_NEEDS_GPUS(1);
   const at::Device gpu = testing::use_gpu(0);
-  const auto backend = mesh::open_cuda().plugin->nccl_backend(c10::make_intrusive<c10d::HashStore>(), 0, 1,
-                                                              gpu.index(), std::chrono::seconds(60));
+  const auto backend = device::open_cuda().plugin->nccl_backend(c10::make_intrusive<c10d::HashStore>(), 0, 1,
+                                                                gpu.index(), std::chrono::seconds(60));
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     at::Tensor input = at::randn({1000}).to(gpu, dtype), gathered = at::zeros_like(input),
                exchanged = at::zeros_like(input);

@@ -365,7 +365,7 @@ TEST(CudaTraining, AFailedRecordingLeavesNothingBehind) {
   const c10::Stream before = streams.exchangeStream(own);
   const auto options = at::TensorOptions(at::kFloat).device(gpu);
   for (int turn = 0; turn < 3; ++turn) {
-    const auto graph = mesh::open_cuda().plugin->make_graph(nullptr);
+    const auto graph = device::open_cuda().plugin->make_graph(nullptr);
     EXPECT_ANY_THROW(graph->record([&] { at::ones({1 << 20}, options).sum().item<float>(); }));
   }
   // The generator is not "capturing" any more: attention asks it for a seed.
@@ -383,7 +383,7 @@ TEST(CudaTraining, AFailedRecordingLeavesNothingBehind) {
     wait_for(gpu);
   }
   EXPECT_LE(device_memory(gpu)->bytes, bytes + (32 << 20));
-  const auto graph = mesh::open_cuda().plugin->make_graph(nullptr);
+  const auto graph = device::open_cuda().plugin->make_graph(nullptr);
   at::Tensor sum;
   graph->record([&] { sum = at::ones({1 << 20}, options).sum(); });
   graph->replay();
@@ -394,7 +394,7 @@ TEST(CudaTraining, AFailedRecordingLeavesNothingBehind) {
 /// Ranks as threads, each with a GPU of its own: tensors travel over NCCL, control messages over Gloo.
 Curve train_over_nccl(int64_t world, const Sets& sets, int64_t steps) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  const mesh::CudaPlugin* plugin = mesh::open_cuda().plugin;
+  const device::CudaPlugin* plugin = device::open_cuda().plugin;
   constexpr std::chrono::milliseconds kTimeout(60'000);
   Curve result;
   std::vector<std::future<void>> ranks;
@@ -439,7 +439,7 @@ TEST(CudaTraining, MemoryAndNcclAreTold) {
   const at::Tensor some = at::zeros({1 << 20}, at::TensorOptions(at::kFloat).device(gpu));
   EXPECT_GE(device_memory(gpu)->bytes, before + (4 << 20));
   EXPECT_GE(device_memory(gpu)->peak_bytes, device_memory(gpu)->bytes);
-  const std::string nccl = mesh::nccl_version();
+  const std::string nccl = device::nccl_version();
   EXPECT_EQ(std::count(nccl.begin(), nccl.end(), '.'), 2) << nccl;
 }
 

@@ -306,11 +306,11 @@ struct AdamwRunsCase {
   int64_t count, begin;  // of a longer tensor
   bool coupled;
   at::ScalarType copy;
-  std::vector<AdamwRun> runs;
+  std::vector<device::AdamwRun> runs;
 };
 /// Runs that begin and end within a pack, gaps, runs of one element, more runs than a warp has threads.
 inline std::vector<AdamwRunsCase> adamw_runs_cases() {
-  std::vector<AdamwRun> many;
+  std::vector<device::AdamwRun> many;
   for (int64_t i = 0; i < 70; ++i) many.push_back({i * 29, i * 29 + 1 + i % 29, i % 3});
   return {{1003, 0, false, at::kBFloat16, {{0, 1003, 1}}},
           {4099, 4, true, at::kHalf, {{0, 1024, 2}, {1024, 1030, 1}, {1031, 1032, 0}, {2000, 4099, 2}}},
@@ -337,7 +337,7 @@ inline Tensors adamw_runs_steps(const AdamwRunsCase& c, at::Device device, bool 
       return all.narrow(0, c.begin + begin, end - begin);
     };
     if (one_by_one) {
-      for (const AdamwRun& run : c.runs) {
+      for (const device::AdamwRun& run : c.runs) {
         const auto of = [&](const at::Tensor& all) { return part(all, run.begin, run.end); };
         if (step == 2) continue;
         adamw(of(t[0]), of(gradient), of(t[1]), of(t[2]), adamw_row(c, run.row, step), of(t[3]));

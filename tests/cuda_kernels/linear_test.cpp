@@ -27,21 +27,21 @@ at::Tensor weight_gradient(const at::Tensor& gradient, const at::Tensor& x) {
   return at::mm(gradient.t(), x);
 }
 
-const DeviceProducts kProducts{.parameter_gradients =
-                                   [](const at::Tensor& gradient, const at::Tensor& x) {
-                                     ++calls.with_sums;
-                                     return std::pair(at::mm(gradient.t(), x), gradient.sum(0));
-                                   },
-                               .weight_gradient = weight_gradient};
+const device::DeviceProducts kProducts{.parameter_gradients =
+                                           [](const at::Tensor& gradient, const at::Tensor& x) {
+                                             ++calls.with_sums;
+                                             return std::pair(at::mm(gradient.t(), x), gradient.sum(0));
+                                           },
+                                       .weight_gradient = weight_gradient};
 
 /// The CPU has the plug-in's kernels, and these products.
 class DeviceLayers : public ::testing::Test {
  protected:
   DeviceLayers() {
     calls = {};
-    use_device_products(&kProducts, at::kCPU);
+    device::register_products(&kProducts, at::kCPU);
   }
-  ~DeviceLayers() override { use_device_products(nullptr, at::kCPU); }
+  ~DeviceLayers() override { device::register_products(nullptr, at::kCPU); }
 
  private:
   cuda::UsingKernels kernels_;

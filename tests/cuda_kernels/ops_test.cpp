@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/device/check_kernels.h"
 #include "tests/cuda_kernels/kernel_cases.h"
 #include "tests/cuda_kernels/table.h"
 
@@ -83,21 +84,21 @@ TEST(Adamw, NarrowGradientsGiveTheSameBits) {
   for (const AdamwCase& c : adamw_cases()) expect_narrow_gradients(c, at::kCPU);
 }
 
-Number gradient_number = Number::kFloat;  // of the last update
+device::Number gradient_number = device::Number::kFloat;  // of the last update
 
 TEST(Adamw, ReadsNarrowGradientsAsTheyAre) {
-  DeviceKernels spying = cuda::kOnCpu;
-  spying.adamw = [](const AdamwPass& pass, void*) { gradient_number = pass.gradient_number; };
+  device::DeviceKernels spying = cuda::kOnCpu;
+  spying.adamw = [](const device::AdamwPass& pass, void*) { gradient_number = pass.gradient_number; };
   const UsingKernels kernels(spying);
   const at::Tensor wide = at::zeros({8});
   const auto update = [&](at::ScalarType gradient, at::ScalarType copy) {
     adamw(wide, wide.to(gradient), wide, wide, AdamwOptions{}, wide.to(copy));
     return gradient_number;
   };
-  EXPECT_EQ(update(at::kBFloat16, at::kBFloat16), Number::kBFloat16);
-  EXPECT_EQ(update(at::kHalf, at::kHalf), Number::kHalf);
-  EXPECT_EQ(update(at::kHalf, at::kBFloat16), Number::kFloat) << "no kernel reads these";
-  EXPECT_EQ(update(at::kFloat, at::kBFloat16), Number::kFloat);
+  EXPECT_EQ(update(at::kBFloat16, at::kBFloat16), device::Number::kBFloat16);
+  EXPECT_EQ(update(at::kHalf, at::kHalf), device::Number::kHalf);
+  EXPECT_EQ(update(at::kHalf, at::kBFloat16), device::Number::kFloat) << "no kernel reads these";
+  EXPECT_EQ(update(at::kFloat, at::kBFloat16), device::Number::kFloat);
 }
 
 TEST(CopyRuns, EqualLibTorchsCopies) {
@@ -172,7 +173,7 @@ TEST(GeluSums, BlocksAreBounded) {
 }
 
 TEST(GeluSums, LibTorchComputesWithoutTheKernel) {
-  DeviceKernels some = cuda::kOnCpu;
+  device::DeviceKernels some = cuda::kOnCpu;
   some.gelu_backward_sums = nullptr;
   const UsingKernels kernels(some);
   const at::Tensor x = at::randn({6, 10}), gradient = at::randn({6, 10});
@@ -190,9 +191,9 @@ TEST(ConcatSums, ResultAndSumsMatchFormula) {
 
 // The kernels compute where they can, of any strides; LibTorch computes other dtypes and empty tensors.
 TEST(Gelu, LibTorchComputesOtherDtypes) {
-  DeviceKernels none = cuda::kOnCpu;
-  none.gelu = [](const ops::Gelu&, void*) { throw std::runtime_error("forward"); };
-  none.gelu_backward = [](const ops::GeluBackward&, void*) { throw std::runtime_error("backward"); };
+  device::DeviceKernels none = cuda::kOnCpu;
+  none.gelu = [](const device::Gelu&, void*) { throw std::runtime_error("forward"); };
+  none.gelu_backward = [](const device::GeluBackward&, void*) { throw std::runtime_error("backward"); };
   const at::Tensor x = at::randn({6, 10}), gradient = at::randn({6, 10});
   {
     const UsingKernels kernels(none);
@@ -240,7 +241,7 @@ TEST(Fp8Rows, ARowThatIsNotFiniteIsNan) {
 TEST(Fp8Rows, WhatIsFilledUpIsZero) {
   const at::Tensor x = at::randn({5, 33});
   const at::Tensor numbers = at::full({16, 48}, 0x55, at::kByte), scales = at::full({16}, 9.0F);
-  cuda::fp8_rows({Number::kFloat, 5, 33, 16, 48, x.const_data_ptr(), numbers.data_ptr<uint8_t>(),
+  cuda::fp8_rows({device::Number::kFloat, 5, 33, 16, 48, x.const_data_ptr(), numbers.data_ptr<uint8_t>(),
                   scales.data_ptr<float>()},
                  nullptr);
   const Fp8Rows expected = fp8_rows(at::constant_pad_nd(x, {0, 15, 0, 11}));
@@ -250,17 +251,17 @@ TEST(Fp8Rows, WhatIsFilledUpIsZero) {
 
 /// Faults of the CPU's kernels after `change`; what is left of the table.
 template <typename Change>
-std::pair<DeviceKernels, std::vector<std::string>> judged(const Change& change) {
+std::pair<device::DeviceKernels, std::vector<std::string>> judged(const Change& change) {
   const WithoutKernels without;
-  DeviceKernels kernels = cuda::kOnCpu;
+  device::DeviceKernels kernels = cuda::kOnCpu;
   change(kernels);
   std::vector<std::string> faults = remove_faulty(kernels, at::kCPU);
-  EXPECT_EQ(device_kernels(at::ones({1})), nullptr);
+  EXPECT_EQ(device::kernels_for(at::ones({1})), nullptr);
   return {kernels, faults};
 }
 
 TEST(RemoveFaulty, KeepsEveryRightKernel) {
-  const auto [kernels, faults] = judged([](DeviceKernels&) {});
+  const auto [kernels, faults] = judged([](device::DeviceKernels&) {});
   EXPECT_EQ(faults, std::vector<std::string>());
   EXPECT_NE(kernels.norm_forward, nullptr);
   EXPECT_LT(cuda::norm_parts(3300, 8), 3300) << "no block of the comparison has several rows";
@@ -295,100 +296,100 @@ TEST(RemoveFaulty, FindsEachFault) {
     EXPECT_EQ(kernels.fp8_rows == nullptr, name == "fp8_rows");
     EXPECT_NE(kernels.uint8_images, nullptr);
   };
-  expect("layer_norm", "normalised rows off by ", [](DeviceKernels& k) {
-    k.norm_forward = [](const NormForward& pass, void* stream) {
-      NormForward other = pass;
+  expect("layer_norm", "normalised rows off by ", [](device::DeviceKernels& k) {
+    k.norm_forward = [](const device::NormForward& pass, void* stream) {
+      device::NormForward other = pass;
       other.epsilon = 0.1F;
       cuda::norm_forward(other, stream);
     };
   });
-  expect("layer_norm", "gradient of the input off by ", [](DeviceKernels& k) {
-    k.norm_backward = [](const NormBackward& pass, void* stream) {
-      NormBackward other = pass;
+  expect("layer_norm", "gradient of the input off by ", [](device::DeviceKernels& k) {
+    k.norm_backward = [](const device::NormBackward& pass, void* stream) {
+      device::NormBackward other = pass;
       other.of_sum = nullptr;
       cuda::norm_backward(other, stream);
     };
   });
-  expect("cross_entropy", "loss off by ", [](DeviceKernels& k) {
-    k.cross_entropy = [](const CrossEntropyForward& pass, void* stream) {
-      CrossEntropyForward other = pass;
+  expect("cross_entropy", "loss off by ", [](device::DeviceKernels& k) {
+    k.cross_entropy = [](const device::CrossEntropyForward& pass, void* stream) {
+      device::CrossEntropyForward other = pass;
       other.of.smoothing = 0;
       cuda::cross_entropy(other, stream);
     };
   });
-  expect("cross_entropy", "gradient of the logits off by ", [](DeviceKernels& k) {
-    k.cross_entropy_backward = [](const CrossEntropyBackward& pass, void* stream) {
-      CrossEntropyBackward other = pass;
+  expect("cross_entropy", "gradient of the logits off by ", [](device::DeviceKernels& k) {
+    k.cross_entropy_backward = [](const device::CrossEntropyBackward& pass, void* stream) {
+      device::CrossEntropyBackward other = pass;
       other.of.second = nullptr;
       cuda::cross_entropy_backward(other, stream);
     };
   });
-  expect("gelu", "gelu(x) of backward off by ", [](DeviceKernels& k) {
-    k.gelu_backward = [](const GeluBackward& pass, void* stream) {
-      GeluBackward other = pass;
+  expect("gelu", "gelu(x) of backward off by ", [](device::DeviceKernels& k) {
+    k.gelu_backward = [](const device::GeluBackward& pass, void* stream) {
+      device::GeluBackward other = pass;
       std::vector<float> nowhere(static_cast<size_t>(pass.count));
       if (pass.y != nullptr) other.y = nowhere.data();
       cuda::gelu_backward(other, stream);
     };
   });
-  expect("gelu_backward_sums", "sums of its columns off by ", [](DeviceKernels& k) {
-    k.gelu_backward_sums = [](const GeluBackwardSums& pass, void* stream) {
-      GeluBackwardSums other = pass;
+  expect("gelu_backward_sums", "sums of its columns off by ", [](device::DeviceKernels& k) {
+    k.gelu_backward_sums = [](const device::GeluBackwardSums& pass, void* stream) {
+      device::GeluBackwardSums other = pass;
       --other.rows;
       cuda::gelu_backward_sums(other, stream);
       cuda::gelu_backward({pass.number, pass.rows * pass.width, pass.gradient, pass.x, pass.of_x, nullptr},
                           stream);
     };
   });
-  expect("copy_runs", "sums off by ", [](DeviceKernels& k) {
-    k.copy_runs = [](const CopyPass& pass, void* stream) {
-      CopyPass other = pass;
+  expect("copy_runs", "sums off by ", [](device::DeviceKernels& k) {
+    k.copy_runs = [](const device::CopyPass& pass, void* stream) {
+      device::CopyPass other = pass;
       other.add = false;
       cuda::copy_runs(other, stream);
     };
   });
-  expect("concat_sums", "concatenation off by ", [](DeviceKernels& k) {
-    k.concat_sums = [](const ConcatSums& pass, void* stream) {
-      ConcatSums other = pass;
+  expect("concat_sums", "concatenation off by ", [](device::DeviceKernels& k) {
+    k.concat_sums = [](const device::ConcatSums& pass, void* stream) {
+      device::ConcatSums other = pass;
       std::swap(other.part[0], other.part[1]);
       cuda::concat_sums(other, stream);
     };
   });
-  expect("adamw", "parameters off by ", [](DeviceKernels& k) {
-    k.adamw = [](const AdamwPass& pass, void* stream) {
-      AdamwPass other = pass;
+  expect("adamw", "parameters off by ", [](device::DeviceKernels& k) {
+    k.adamw = [](const device::AdamwPass& pass, void* stream) {
+      device::AdamwPass other = pass;
       --other.count;
       cuda::adamw(other, stream);
     };
   });
-  expect("adamw", "bf16 copy of the parameters off by ", [](DeviceKernels& k) {
-    k.adamw = [](const AdamwPass& pass, void* stream) {
-      AdamwPass other = pass;
+  expect("adamw", "bf16 copy of the parameters off by ", [](device::DeviceKernels& k) {
+    k.adamw = [](const device::AdamwPass& pass, void* stream) {
+      device::AdamwPass other = pass;
       other.copy = nullptr;
       cuda::adamw(other, stream);
     };
   });
-  expect("fp8_rows", "values in e4m3 off by ", [](DeviceKernels& k) {
-    k.fp8_rows = [](const Fp8Pass& pass, void* stream) {
+  expect("fp8_rows", "values in e4m3 off by ", [](device::DeviceKernels& k) {
+    k.fp8_rows = [](const device::Fp8Pass& pass, void* stream) {
       cuda::fp8_rows(pass, stream);
       pass.numbers[17] ^= 1;
     };
   });
-  expect("layer_norm", "failed: out of order", [](DeviceKernels& k) {
-    k.norm_forward = [](const NormForward&, void*) { throw std::runtime_error("out of order"); };
+  expect("layer_norm", "failed: out of order", [](device::DeviceKernels& k) {
+    k.norm_forward = [](const device::NormForward&, void*) { throw std::runtime_error("out of order"); };
   });
 }
 
 TEST(RemoveFaulty, NamesEveryDifferenceOfEveryKernel) {
-  const auto [kernels, faults] = judged([](DeviceKernels& k) {
-    k.norm_backward = [](const NormBackward& pass, void* stream) {
-      NormBackward other = pass;
+  const auto [kernels, faults] = judged([](device::DeviceKernels& k) {
+    k.norm_backward = [](const device::NormBackward& pass, void* stream) {
+      device::NormBackward other = pass;
       other.of_sum = nullptr;
       cuda::norm_backward(other, stream);
       std::swap(other.of_weight, other.of_bias);
       if (pass.partial != nullptr) cuda::norm_backward(other, stream);
     };
-    k.fp8_rows = [](const Fp8Pass& pass, void* stream) {
+    k.fp8_rows = [](const device::Fp8Pass& pass, void* stream) {
       cuda::fp8_rows(pass, stream);
       pass.numbers[17] ^= 1;
     };
@@ -403,7 +404,7 @@ TEST(RemoveFaulty, NamesEveryDifferenceOfEveryKernel) {
 
 // A table without some kernels: their operations are LibTorch's, and the others go on.
 TEST(DeviceKernels, MissingOnesAreLibTorchs) {
-  DeviceKernels some = cuda::kOnCpu;
+  device::DeviceKernels some = cuda::kOnCpu;
   some.norm_forward = nullptr;
   some.adamw = nullptr;
   some.cross_entropy_backward = nullptr;
@@ -415,8 +416,10 @@ TEST(DeviceKernels, MissingOnesAreLibTorchs) {
   EXPECT_GT(t[3].abs().sum().item<double>(), 0);
   const at::Tensor x = fp8_case(5, 77, at::kFloat);
   EXPECT_LT(error(fp8_rounded(x[3].view({1, -1})), x[3].view({1, -1})), 0.07);
-  EXPECT_EQ(device_kernels(x, &DeviceKernels::norm_forward), nullptr);
-  EXPECT_NE(device_kernels(x, &DeviceKernels::norm_backward, &DeviceKernels::cross_entropy), nullptr);
+  EXPECT_EQ(device::kernels_for(x, &device::DeviceKernels::norm_forward), nullptr);
+  EXPECT_NE(
+      device::kernels_for(x, &device::DeviceKernels::norm_backward, &device::DeviceKernels::cross_entropy),
+      nullptr);
 }
 
 }  // namespace

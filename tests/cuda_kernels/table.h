@@ -3,20 +3,20 @@
 #pragma once
 
 #include "tessera/cuda/kernels.h"
+#include "tessera/device/kernels.h"
 #include "tessera/ops/cpu/cpu.h"
-#include "tessera/ops/device/kernels.h"
 
 namespace tessera::cuda {
 
-inline constexpr ops::DeviceKernels kOnCpu = kernels_on([](int) -> void* { return nullptr; });
+inline constexpr device::DeviceKernels kOnCpu = kernels_on([](int) -> void* { return nullptr; });
 
 /// While one lives the CPU has these kernels in place of its own.
 class UsingKernels {
  public:
-  explicit UsingKernels(const ops::DeviceKernels& kernels = kOnCpu) {
-    ops::use_device_kernels(&kernels, at::kCPU);
+  explicit UsingKernels(const device::DeviceKernels& kernels = kOnCpu) {
+    device::register_kernels(&kernels, at::kCPU);
   }
-  ~UsingKernels() { ops::use_device_kernels(nullptr, at::kCPU); }
+  ~UsingKernels() { device::register_kernels(nullptr, at::kCPU); }
   UsingKernels(const UsingKernels&) = delete;
   UsingKernels& operator=(const UsingKernels&) = delete;
 

@@ -48,13 +48,13 @@ TEST(Training, AUnitsGradientsAreCopiedInOneLaunch) {
        {Sets{"precision.compute=bf16"}, Sets{"precision.compute=bf16", "train.accumulation=2"},
         Sets{"precision.compute=fp32", "train.accumulation=2", "shard.recompute=true"}}) {
     SCOPED_TRACE(sets.back());
-    ops::DeviceKernels counting = cuda::kOnCpu, none = cuda::kOnCpu;
-    counting.copy_runs = [](const ops::CopyPass& pass, void* stream) {
+    device::DeviceKernels counting = cuda::kOnCpu, none = cuda::kOnCpu;
+    counting.copy_runs = [](const device::CopyPass& pass, void* stream) {
       ++copies;
       cuda::copy_runs(pass, stream);
     };
     none.copy_runs = nullptr;
-    const auto train_with = [&](const ops::DeviceKernels& table) {
+    const auto train_with = [&](const device::DeviceKernels& table) {
       const cuda::UsingKernels kernels(table);
       return train_once(sets, true);
     };

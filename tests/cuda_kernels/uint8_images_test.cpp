@@ -21,13 +21,13 @@ TEST(Uint8Images, AreTheHostsBitsForEverySetting) {
 }
 
 TEST(Uint8Images, FaultyKernelIsRemoved) {
-  ops::DeviceKernels right = cuda::kOnCpu;
+  device::DeviceKernels right = cuda::kOnCpu;
   EXPECT_EQ(remove_faulty_uint8_images(right, at::kCPU), std::vector<std::string>());
   EXPECT_NE(right.uint8_images, nullptr);
-  EXPECT_EQ(ops::device_kernels(at::ones({1})), nullptr);
-  ops::DeviceKernels faulty = cuda::kOnCpu;
-  faulty.uint8_images = [](const ops::Uint8Images& pass, void* stream) {
-    ops::Uint8Images other = pass;
+  EXPECT_EQ(device::kernels_for(at::ones({1})), nullptr);
+  device::DeviceKernels faulty = cuda::kOnCpu;
+  faulty.uint8_images = [](const device::Uint8Images& pass, void* stream) {
+    device::Uint8Images other = pass;
     other.mixes = nullptr;
     cuda::uint8_images(other, stream);
   };

@@ -3,14 +3,14 @@
 #include <gtest/gtest.h>
 
 #include "../error_text.h"
+#include "tessera/device/cuda_plugin.h"
 #include "tessera/library/run.h"
-#include "tessera/mesh/cuda_plugin.h"
 
 namespace tessera::library_device {
 namespace {
 
 bool has_gpu() {
-  const mesh::OpenedCuda cuda = mesh::open_cuda();
+  const device::OpenedCuda cuda = device::open_cuda();
   return cuda.plugin != nullptr && cuda.plugin->device_count() > 0;
 }
 

@@ -2,7 +2,6 @@
 // The transport of a device's tensors, over Gloo in NCCL's place: which operations it starts, when, and with
 // whom.
 #include <ATen/ATen.h>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,7 +14,6 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "tessera/base/error.h"
-#include "tessera/mesh/cuda_plugin.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/mesh/transport.h"
 
@@ -148,41 +146,6 @@ TEST(DeviceTransport, WhatLiesInTheHostsMemoryTakesTheHostsWay) {
     EXPECT_TRUE(values.equal(at::full({3}, 4.0, at::kDouble)));  // the pretended others send the same
   });
   EXPECT_EQ(made, 0);
-}
-
-TEST(CudaPlugin, IsMissingWithAReason) {
-  const OpenedCuda none = open_cuda("/nowhere/libtessera_cuda.so");
-  EXPECT_EQ(none.plugin, nullptr);
-  EXPECT_TRUE(none.missing.starts_with("found none that loads: /nowhere/libtessera_cuda.so: "))
-      << none.missing;
-  const OpenedCuda other =
-      open_cuda(std::filesystem::path(TESSERA_BINARY_DIR) / "lib" / "libtessera_core.so");
-  EXPECT_EQ(other.plugin, nullptr);
-  EXPECT_TRUE(other.missing.ends_with("lib/libtessera_core.so, which is another library")) << other.missing;
-  EXPECT_EQ(cuda_in_use().plugin, nullptr);
-}
-
-TEST(CudaPlugin, OrdersNcclsLaunchesUnlessTheUserDecides) {
-  constexpr const char* kVariable = "NCCL_LAUNCH_ORDER_IMPLICIT";
-  ::unsetenv(kVariable);
-  open_cuda("/nowhere/libtessera_cuda.so");
-  EXPECT_STREQ(::getenv(kVariable), "1");
-  ::setenv(kVariable, "0", 1);
-  open_cuda("/nowhere/libtessera_cuda.so");
-  EXPECT_STREQ(::getenv(kVariable), "0");
-  ::unsetenv(kVariable);
-}
-
-TEST(Nccl, VersionIsThatOfTheLoadedLibrary) {
-  EXPECT_EQ(nccl_version_text(22809), "2.28.9");
-  EXPECT_EQ(nccl_version_text(21805), "2.18.5");
-  EXPECT_EQ(nccl_version_text(2708), "2.7.8");
-  EXPECT_EQ(nccl_version(), "none");  // looking loads nothing
-  void* library = ::dlopen(TESSERA_STAND_IN_NCCL, RTLD_NOW);
-  ASSERT_NE(library, nullptr) << ::dlerror();
-  EXPECT_EQ(nccl_version(), "2.28.9");
-  ::dlclose(library);
-  EXPECT_EQ(nccl_version(), "none");
 }
 
 }  // namespace

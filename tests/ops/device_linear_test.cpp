@@ -75,7 +75,7 @@ at::Tensor weight_gradient_there(const at::Tensor& gradient, const at::Tensor& x
   return gradients_there(gradient, x).first;
 }
 
-const DeviceProducts kThere{
+const device::DeviceProducts kThere{
     .linear = linear_there, .parameter_gradients = gradients_there, .weight_gradient = weight_gradient_there};
 
 /// The CPU has no kernels of ours, and these products in their place.
@@ -83,10 +83,10 @@ class DeviceLinear : public ::testing::Test {
  protected:
   DeviceLinear() {
     calls = {};
-    use_device_products(&kThere, at::kCPU);
+    device::register_products(&kThere, at::kCPU);
   }
   ~DeviceLinear() override {
-    use_device_products(nullptr, at::kCPU);
+    device::register_products(nullptr, at::kCPU);
     at::removeCallback(listening_);
     EXPECT_EQ(calls.announced, calls.gradients) << "a product of which nothing was said";
   }
@@ -295,13 +295,13 @@ TEST_F(DeviceLinear, OthersAreNotAskedFor) {
   EXPECT_EQ(calls.plain, 0);
   run(at::kBFloat16, 8);
   EXPECT_EQ(calls.plain, 1);
-  use_device_products(nullptr, at::kCPU);
+  device::register_products(nullptr, at::kCPU);
   run(at::kBFloat16, 8);
   EXPECT_EQ(calls.plain, 1);
 }
 
 /// The table without what a comparison finds faulty, and the texts.
-std::pair<DeviceProducts, std::vector<std::string>> judged(DeviceProducts products) {
+std::pair<device::DeviceProducts, std::vector<std::string>> judged(device::DeviceProducts products) {
   std::vector<std::string> faults = remove_faulty(products, at::kCPU);
   calls = {};  // a comparison is no operation, and announces nothing
   return {products, faults};
@@ -309,7 +309,7 @@ std::pair<DeviceProducts, std::vector<std::string>> judged(DeviceProducts produc
 
 TEST_F(DeviceLinear, EachProductIsJudgedByItself) {
   EXPECT_EQ(judged(kThere).second, std::vector<std::string>());
-  DeviceProducts faulty = kThere;
+  device::DeviceProducts faulty = kThere;
   faulty.linear = [](const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                      const at::Tensor&) { return linear_there(x, weight, bias, {}); };
   auto [kept, faults] = judged(faulty);
@@ -325,7 +325,7 @@ TEST_F(DeviceLinear, EachProductIsJudgedByItself) {
 }
 
 TEST_F(DeviceLinear, EveryFaultOfAProductIsNamed) {
-  DeviceProducts faulty = kThere;
+  device::DeviceProducts faulty = kThere;
   faulty.parameter_gradients = [](const at::Tensor& gradient, const at::Tensor& x) {
     return std::pair(gradients_there(gradient, x).first + 1,
                      gradient.narrow(0, 1, gradient.size(0) - 1).sum(0));
@@ -359,7 +359,7 @@ TEST_F(DeviceLinear, EveryFaultOfAProductIsNamed) {
 
 // Values, gradients and what is called, with any of the products left to LibTorch.
 TEST_F(DeviceLinear, MissingProductsAreLibTorchs) {
-  DeviceProducts some = kThere;
+  device::DeviceProducts some = kThere;
   const auto run = [](const DeviceLayer& layer) {
     at::manual_seed(1);
     Tensors given, exact;
@@ -376,7 +376,7 @@ TEST_F(DeviceLinear, MissingProductsAreLibTorchs) {
       EXPECT_LT(error(given[i].grad(), exact[i].grad()), 0.01) << i;
     }
   };
-  use_device_products(&some, at::kCPU);
+  device::register_products(&some, at::kCPU);
   some.adds_residual = false;
   run(of_residual());
   EXPECT_EQ(calls.plain, 1);

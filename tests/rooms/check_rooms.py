@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 ROWS = ["cli", "train library", "profile", "eager", "loop optim models weights", "recipe prepare", "cuda parallel shard", "mesh",
-        "ops data checkpoint monitor planner", "plan", "arch formats launch", "base"]
+        "ops data checkpoint monitor planner", "plan", "arch device formats launch", "base"]
 ROW = {room: row for row, rooms in enumerate(ROWS) for room in rooms.split()}
 TORCH_FREE = set("base arch formats plan planner data recipe checkpoint monitor prepare weights launch loop cli".split())
 # Folders inside a room which include only themselves and these rooms, and no LibTorch header.

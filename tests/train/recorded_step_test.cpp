@@ -10,10 +10,10 @@
 
 #include "small_run.h"
 #include "tessera/base/file.h"
+#include "tessera/device/host_values.h"
 #include "tessera/eager/step_end.h"
 #include "tessera/eager/teacher.h"
 #include "tessera/ops/cpu/cpu.h"
-#include "tessera/ops/host_values.h"
 #include "tests/operation_graph.h"
 #include "tests/recordable_transport.h"
 
@@ -474,7 +474,7 @@ TEST(RecordedPass, AsksTheHostForNothingThatItWasNotGiven) {
     data::TrainLoader loader(*source, recipe.data.transform, options, 0);
     DeviceInput::Input input = state->input->next(loader);
     const Pass pass{input, at::Tensor(), true, 48, true, true, 1, nullptr};
-    ops::HostValues numbers;
+    device::HostValues numbers;
     numbers.collect([&] { run_pass(*state, pass); });
     EXPECT_GE(numbers.size(), 4U);  // labels, their mixture's, dropout, drop-path
     OperationGraph graph;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device's kernels beside LibTorch's operations, each kernel by itself.
+#include "tessera/ops/device/check_kernels.h"
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include <vector>
 
+#include "tessera/device/kernels.h"
 #include "tessera/ops/adamw.h"
 #include "tessera/ops/cross_entropy.h"
 #include "tessera/ops/device/copy_runs.h"
 #include "tessera/ops/device/fault.h"
-#include "tessera/ops/device/kernels.h"
 #include "tessera/ops/fp8_linear.h"
 #include "tessera/ops/gelu.h"
 #include "tessera/ops/layer_norm.h"
@@ -173,16 +174,16 @@ Results fp8(at::Device device) {
 /// Compares the kernel of these members of the table, all of which a comparison needs, and removes it from
 /// the table if it is faulty.
 template <typename... Members>
-void judge(const char* name, Results (*results_on)(at::Device), at::Device device, DeviceKernels& kernels,
-           std::vector<std::string>& faults, Members... members) {
+void judge(const char* name, Results (*results_on)(at::Device), at::Device device,
+           device::DeviceKernels& kernels, std::vector<std::string>& faults, Members... members) {
   if (((kernels.*members == nullptr) || ...)) return;
   std::string found = fault("kernel", name, [&] {
-    use_device_kernels(nullptr, device.type());
+    device::register_kernels(nullptr, device.type());
     const Results expected = results_on(device);
-    use_device_kernels(&kernels, device.type());
+    device::register_kernels(&kernels, device.type());
     return differences(results_on(device), expected);
   });
-  use_device_kernels(nullptr, device.type());
+  device::register_kernels(nullptr, device.type());
   if (found.empty()) return;
   ((kernels.*members = nullptr), ...);
   faults.push_back(std::move(found));
@@ -190,9 +191,9 @@ void judge(const char* name, Results (*results_on)(at::Device), at::Device devic
 
 }  // namespace
 
-std::vector<std::string> remove_faulty(DeviceKernels& kernels, at::Device device) {
+std::vector<std::string> remove_faulty(device::DeviceKernels& kernels, at::Device device) {
   const at::NoGradGuard no_grad;
-  using K = DeviceKernels;
+  using K = device::DeviceKernels;
   std::vector<std::string> faults;
   judge("layer_norm", norms, device, kernels, faults, &K::norm_forward, &K::norm_backward);
   judge("adamw", adamw_updates, device, kernels, faults, &K::adamw);

@@ -7,9 +7,8 @@
 #include <functional>
 #include <initializer_list>
 
+#include "tessera/device/kernel_table.h"
 #include "tessera/ops/device/fault.h"
-#include "tessera/ops/device/kernel_table.h"
-#include "tessera/ops/device/of_device.h"
 #include "tessera/ops/fast_path.h"
 #include "tessera/ops/gelu.h"
 #include "tessera/ops/summed_gradient.h"
@@ -20,12 +19,10 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-OfDevice<const DeviceProducts*> products_in_use;
-
-/// DeviceProducts::linear, by LibTorch's operations as far as the table has none.
+/// device::DeviceProducts::linear, by LibTorch's operations as far as the table has none.
 at::Tensor product_there(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                          const at::Tensor& residual) {
-  const DeviceProducts& products = *products_in_use.get(x.device());
+  const device::DeviceProducts& products = *device::products_for(x.device());
   const bool adds = products.linear != nullptr && products.adds_residual;
   at::Tensor y = products.linear != nullptr ? products.linear(x, weight, bias, adds ? residual : at::Tensor())
                                             : at::linear(x, weight, bias);
@@ -37,7 +34,7 @@ std::pair<at::Tensor, at::Tensor> parameter_gradients_there(const SummedGradient
                                                             const at::Tensor& x) {
   if (!gradient.sums.defined()) return device_parameter_gradients(gradient.rows, x);
   RECORD_USER_SCOPE("tessera::linear_weight_gradient");
-  const auto by_device = products_in_use.get(x.device())->weight_gradient;
+  const auto by_device = device::products_for(x.device())->weight_gradient;
   return {by_device != nullptr ? by_device(gradient.rows, x) : at::mm(gradient.rows.t(), x), gradient.sums};
 }
 
@@ -131,7 +128,7 @@ class DeviceLinearParts : public torch::autograd::Function<DeviceLinearParts> {
   }
 
  private:
-  static constexpr int64_t kParts = ConcatSums::kParts;
+  static constexpr int64_t kParts = device::ConcatSums::kParts;
 };
 
 /// Inputs of a small layer, for a comparison.
@@ -174,7 +171,7 @@ Results product_results(std::initializer_list<std::pair<const char*, at::Tensor>
 
 }  // namespace
 
-std::vector<std::string> remove_faulty(DeviceProducts& products, at::Device device) {
+std::vector<std::string> remove_faulty(device::DeviceProducts& products, at::Device device) {
   const at::NoGradGuard no_grad;
   std::vector<std::string> faults;
   const auto is_right = [&](const char* name, const OfLayer& compute, const OfLayer& expect) {
@@ -222,13 +219,9 @@ std::vector<std::string> remove_faulty(DeviceProducts& products, at::Device devi
   return faults;
 }
 
-void use_device_products(const DeviceProducts* products, c10::DeviceType device) {
-  products_in_use.set(products, device);
-}
-
 bool has_device_products(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   const auto fits = [](const at::Tensor& t) {
-    return products_in_use.get(t.device()) != nullptr && t.scalar_type() == at::kBFloat16 && t.numel() > 0;
+    return device::products_for(t.device()) != nullptr && t.scalar_type() == at::kBFloat16 && t.numel() > 0;
   };
   return fits(x) && fits(weight) && fits(bias);
 }
@@ -236,7 +229,7 @@ bool has_device_products(const at::Tensor& x, const at::Tensor& weight, const at
 std::pair<at::Tensor, at::Tensor> device_parameter_gradients(const at::Tensor& gradient,
                                                              const at::Tensor& x) {
   RECORD_USER_SCOPE("tessera::linear_weight_gradient");
-  const auto by_device = products_in_use.get(x.device())->parameter_gradients;
+  const auto by_device = device::products_for(x.device())->parameter_gradients;
   return by_device != nullptr ? by_device(gradient, x) : std::pair(at::mm(gradient.t(), x), gradient.sum(0));
 }
 
@@ -248,7 +241,7 @@ at::Tensor device_linear(const at::Tensor& x, const at::Tensor& weight, const at
 
 bool has_device_linear_parts(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias) {
   return has_device_products(x, weight, bias) && weight.dim() == 2 &&
-         weight.size(0) % ConcatSums::kParts == 0 && has_summed_concat(x);
+         weight.size(0) % device::ConcatSums::kParts == 0 && has_summed_concat(x);
 }
 
 std::vector<at::Tensor> device_linear_parts(const at::Tensor& x, const at::Tensor& weight,

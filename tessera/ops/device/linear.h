@@ -11,38 +11,20 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/device/products.h"
 #include "tessera/ops/kept_input.h"
 
 namespace tessera::ops {
 
-/// What such a library offers. Tensors are bf16, contiguous and of the device; none has size 0. Safe from any
-/// thread. A function may be null: LibTorch's operations take its place then.
-struct DeviceProducts {
-  /// residual + x weight^T + bias, rounded once. `x`: [rows, in]; `weight`: [out, in]; `bias`: [out];
-  /// `residual`: [rows, out], or undefined for 0; result [rows, out].
-  at::Tensor (*linear)(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
-                       const at::Tensor& residual) = nullptr;
-  /// `linear` is not given a residual if this is false; it is then added in a pass of its own.
-  bool adds_residual = true;
-  /// The transpose of `gradient` [rows, out] times `x` [rows, in], and the sums of gradient's columns: [out,
-  /// in] and [out].
-  std::pair<at::Tensor, at::Tensor> (*parameter_gradients)(const at::Tensor& gradient,
-                                                           const at::Tensor& x) = nullptr;
-  /// The first of these alone.
-  at::Tensor (*weight_gradient)(const at::Tensor& gradient, const at::Tensor& x) = nullptr;
-};
-
 /// Compares each product, for two small layers, one of odd sizes, with LibTorch's, by itself, and takes those
-/// that differ or throw out of the table. A text for each of them, like remove_faulty's of kernels.h.
-std::vector<std::string> remove_faulty(DeviceProducts& products, at::Device device);
+/// that differ or throw out of the table. A text for each of them, like remove_faulty's of check_kernels.h.
+std::vector<std::string> remove_faulty(device::DeviceProducts& products, at::Device device);
 
-/// From now on linear layers on devices of this type are computed with these, which outlive their use; null:
-/// as elsewhere. Called while no op runs.
-void use_device_products(const DeviceProducts* products, c10::DeviceType device);
 /// The device of these tensors has a table of products, and it takes them.
 bool has_device_products(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias);
 
-/// DeviceProducts::parameter_gradients. Requires: has_device_products of both, and they are contiguous.
+/// device::DeviceProducts::parameter_gradients. Requires: has_device_products of both, and they are
+/// contiguous.
 std::pair<at::Tensor, at::Tensor> device_parameter_gradients(const at::Tensor& gradient, const at::Tensor& x);
 
 /// residual + gelu(x weight^T + bias), the last two where asked for; shapes as in linear.h, `weight`: [out,

@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "tessera/ops/device/kernels.h"
+#include "tessera/device/kernels.h"
 
 namespace tessera::ops {
 namespace {
@@ -29,11 +29,11 @@ class DeviceNorm : public torch::autograd::Function<DeviceNorm> {
     const at::Tensor x = x_given.contiguous(), weight = weight_given.contiguous(),
                      bias = bias_given.contiguous();
     const at::Tensor added = added_given ? added_given->contiguous() : at::Tensor();
-    const DeviceKernels& kernels = *device_kernels(x);
+    const device::DeviceKernels& kernels = *device::kernels_for(x);
     const int64_t width = weight.size(0), rows = x.numel() / width;
     const at::Tensor y = at::empty_like(x), sum = added.defined() ? at::empty_like(x) : at::Tensor();
     const at::Tensor stats = at::empty({rows, 2}, x.options().dtype(at::kFloat));
-    kernels.norm_forward({.number = *number_of(x),
+    kernels.norm_forward({.number = *device::number_of(x),
                           .rows = rows,
                           .width = width,
                           .x = read_from(x),
@@ -44,7 +44,7 @@ class DeviceNorm : public torch::autograd::Function<DeviceNorm> {
                           .sum = write_to(sum),
                           .y = write_to(y),
                           .stats = stats.mutable_data_ptr<float>()},
-                         KernelStream(kernels, x));
+                         device::KernelStream(kernels, x));
     ctx->set_materialize_grads(false);
     ctx->saved_data["added"] = added.defined();
     const at::Tensor normalised = sum.defined() ? sum : x;
@@ -62,7 +62,7 @@ class DeviceNorm : public torch::autograd::Function<DeviceNorm> {
     const at::Tensor &s = saved[0], &weight = saved[1], &stats = saved[2];
     const at::Tensor gradient = gradients[0].contiguous();
     const at::Tensor of_sum = gradients[1].defined() ? gradients[1].contiguous() : at::Tensor();
-    const DeviceKernels& kernels = *device_kernels(s);
+    const device::DeviceKernels& kernels = *device::kernels_for(s);
     const int64_t width = weight.size(0), rows = s.numel() / width;
     const at::Tensor of_x = at::empty_like(s);
     at::Tensor partial, of_weight, of_bias;
@@ -71,7 +71,7 @@ class DeviceNorm : public torch::autograd::Function<DeviceNorm> {
       of_weight = at::empty_like(weight);
       of_bias = at::empty_like(weight);
     }
-    kernels.norm_backward({.number = *number_of(s),
+    kernels.norm_backward({.number = *device::number_of(s),
                            .rows = rows,
                            .width = width,
                            .gradient = read_from(gradient),
@@ -83,7 +83,7 @@ class DeviceNorm : public torch::autograd::Function<DeviceNorm> {
                            .partial = partial.defined() ? partial.mutable_data_ptr<float>() : nullptr,
                            .of_weight = write_to(of_weight),
                            .of_bias = write_to(of_bias)},
-                          KernelStream(kernels, s));
+                          device::KernelStream(kernels, s));
     return {of_x, of_weight, of_bias, added ? of_x : at::Tensor(), at::Tensor()};
   }
 };
@@ -95,8 +95,9 @@ bool has_device_norm(const at::Tensor& x, const at::Tensor& added, const at::Ten
   const auto alike = [&](const at::Tensor& t) {
     return t.scalar_type() == x.scalar_type() && t.device() == x.device();
   };
-  return device_kernels(x, &DeviceKernels::norm_forward, &DeviceKernels::norm_backward) != nullptr &&
-         number_of(x) && alike(weight) && alike(bias) && (!added.defined() || alike(added));
+  return device::kernels_for(x, &device::DeviceKernels::norm_forward,
+                             &device::DeviceKernels::norm_backward) != nullptr &&
+         device::number_of(x) && alike(weight) && alike(bias) && (!added.defined() || alike(added));
 }
 
 std::pair<at::Tensor, at::Tensor> device_norm(const at::Tensor& x, const at::Tensor& added,

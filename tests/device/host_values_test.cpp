@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers of the host for a pass: made once, given to the recording, made anew for each replay.
-#include "tessera/ops/host_values.h"
+#include "tessera/device/host_values.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "../error_text.h"
 
-namespace tessera::ops {
+namespace tessera::device {
 namespace {
 
 TEST(HostMade, WithoutARecordingEachCallMakesItsOwn) {
@@ -56,4 +56,4 @@ TEST(HostValues, APassThatAsksOtherwiseIsAnError) {
 }
 
 }  // namespace
-}  // namespace tessera::ops
+}  // namespace tessera::device

@@ -1,29 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/mesh/cuda_plugin.h"
+#include "tessera/device/cuda_plugin.h"
 
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 
-#include <atomic>
 #include <cstdlib>
 
 #include "tessera/base/error.h"
 
-namespace tessera::mesh {
+namespace tessera::device {
 namespace fs = std::filesystem;
 namespace {
-
-/// A process is a rank and computes on one GPU.
-std::atomic<const CudaPlugin*> plugin_in_use = nullptr;
-std::atomic<int> gpu_in_use = 0;
-std::atomic<bool> device_is_shared = false;
 
 /// NVIDIA's driver makes these, WSL's the second.
 bool driver_is_there() { return fs::exists("/dev/nvidiactl") || fs::exists("/dev/dxg"); }
 
 fs::path beside_this_library() {
   Dl_info info{};
-  ::dladdr(reinterpret_cast<const void*>(&cuda_in_use), &info);
+  ::dladdr(reinterpret_cast<const void*>(&nccl_version), &info);
   return fs::absolute(info.dli_fname).parent_path() / "libtessera_cuda.so";
 }
 
@@ -83,20 +77,6 @@ OpenedCuda open_cuda() {
   return opened;
 }
 
-void use_cuda(CudaInUse device) {
-  gpu_in_use = device.device;
-  device_is_shared = device.shared;
-  plugin_in_use = device.plugin;
-}
-
-CudaInUse cuda_in_use() { return {plugin_in_use, gpu_in_use, device_is_shared}; }
-
-c10::Device device_in_use() {
-  const CudaInUse cuda = cuda_in_use();
-  if (cuda.plugin == nullptr) return c10::kCPU;
-  return {c10::kCUDA, static_cast<c10::DeviceIndex>(cuda.device)};
-}
-
 std::string nccl_version_text(int number) {
   const int thousands = number < 10000 ? 1000 : 10000;  // two digits of the minor number since 2.9
   return concat(number / thousands, ".", number % thousands / 100, ".", number % 100);
@@ -113,4 +93,4 @@ std::string nccl_version() {
   return told ? nccl_version_text(number) : "unknown";
 }
 
-}  // namespace tessera::mesh
+}  // namespace tessera::device

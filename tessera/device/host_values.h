@@ -11,7 +11,7 @@
 #include <functional>
 #include <vector>
 
-namespace tessera::ops {
+namespace tessera::device {
 
 /// A few numbers made on the host, there; the host does not wait for the device.
 at::Tensor on_device(const at::Tensor& values, at::Device device);
@@ -59,4 +59,4 @@ class HostValues {
   size_t next_ = 0;
 };
 
-}  // namespace tessera::ops
+}  // namespace tessera::device

@@ -8,7 +8,7 @@
 #include <functional>
 #include <memory>
 
-namespace tessera::ops {
+namespace tessera::device {
 
 /// One recording. Belongs to one thread.
 class DeviceGraph {
@@ -27,9 +27,10 @@ class DeviceGraph {
 /// intermediate tensors. Tensors that outlive record() keep theirs.
 using MakeDeviceGraph = std::unique_ptr<DeviceGraph> (*)(const DeviceGraph* beside);
 
-/// From now on devices of this type can record; null: they cannot. Called while no op runs.
-void use_device_graphs(MakeDeviceGraph make, c10::DeviceType device);
+/// Devices of this type can record from now on in this process; null: they cannot. Called while no operation
+/// runs.
+void register_graphs(MakeDeviceGraph make, c10::DeviceType device);
 /// Null where `device` cannot record.
-MakeDeviceGraph device_graphs(c10::Device device);
+MakeDeviceGraph graphs_for(c10::Device device);
 
-}  // namespace tessera::ops
+}  // namespace tessera::device

@@ -20,13 +20,11 @@ class Backend;
 class Store;
 }  // namespace c10d
 
-namespace tessera::ops {
-struct DeviceProducts;  // ops/device/linear.h
-struct DeviceKernels;   // ops/device/kernel_table.h
-class DeviceGraph;      // ops/device/graph.h
-}  // namespace tessera::ops
+namespace tessera::device {
 
-namespace tessera::mesh {
+struct DeviceProducts;  // products.h
+struct DeviceKernels;   // kernel_table.h
+class DeviceGraph;      // graph.h
 
 struct CudaDevice {
   std::string name;  // "NVIDIA H200"
@@ -52,12 +50,12 @@ struct CudaPlugin {
   c10::intrusive_ptr<c10d::Backend> (*nccl_backend)(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     int size, int device, std::chrono::milliseconds timeout);
   /// Linear layers by cuBLASLt, for tensors of any of the GPUs.
-  const ops::DeviceProducts* products;
+  const DeviceProducts* products;
   /// Fused kernels, alike.
-  const ops::DeviceKernels* kernels;
+  const DeviceKernels* kernels;
   /// Records what the thread queues on its current stream, not the default one of its current device.
-  /// `beside`: ops::MakeDeviceGraph.
-  std::unique_ptr<ops::DeviceGraph> (*make_graph)(const ops::DeviceGraph* beside);
+  /// `beside`: MakeDeviceGraph.
+  std::unique_ptr<DeviceGraph> (*make_graph)(const DeviceGraph* beside);
 };
 
 inline constexpr int kCudaPluginVersion = 6;
@@ -74,23 +72,11 @@ OpenedCuda open_cuda();
 /// The same for a file of any name.
 OpenedCuda open_cuda(const std::filesystem::path& library);
 
-/// The GPU that this process, a rank, computes on. Groups of ranks that connect afterwards have an NCCL group
-/// beside the one of the host's memory.
-struct CudaInUse {
-  const CudaPlugin* plugin = nullptr;  // null: none
-  int device = 0;
-  bool shared = false;  // several ranks may compute on one GPU: no NCCL, which refuses that
-};
-void use_cuda(CudaInUse device);
-CudaInUse cuda_in_use();
-/// That GPU; the CPU where there is none.
-c10::Device device_in_use();
-
 /// "2.28.9", of NCCL's own number 22809.
 std::string nccl_version_text(int number);
 /// Of the NCCL that this process has loaded, with the plug-in; "none" where it has not.
 std::string nccl_version();
 
-}  // namespace tessera::mesh
+}  // namespace tessera::device
 
-extern "C" const tessera::mesh::CudaPlugin* tessera_cuda_plugin();
+extern "C" const tessera::device::CudaPlugin* tessera_cuda_plugin();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/ops/host_values.h"
+#include "tessera/device/host_values.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -9,7 +9,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::ops {
+namespace tessera::device {
 namespace {
 
 // Of the process: autograd differentiates (and computes again) on threads of the device.
@@ -85,4 +85,4 @@ void HostValues::renew() {
   for (Numbers& one : numbers_) one.there.copy_(on_device(one.make(), one.there.device()));
 }
 
-}  // namespace tessera::ops
+}  // namespace tessera::device

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a device's own fused kernels are asked for, as plain memory: the kernels see no LibTorch, so that
 // nvcc compiles them fast. Pointers are into the device's memory, tensors contiguous, and none has size 0;
-// work is queued on `stream`. Filled in by the ops, which say when a kernel fits (kernels.h).
+// work is queued on `stream`. Filled in by the operations, which say when a kernel fits (ops/).
 #pragma once
 
 #include <cstdint>
 
-namespace tessera::ops {
+namespace tessera::device {
 
 /// Of the numbers behind a void pointer.
 enum class Number : int32_t { kFloat, kHalf, kBFloat16 };
@@ -40,8 +40,8 @@ struct NormBackward {
   void* of_bias;    // [width]
 };
 
-/// The numbers that AdamW multiplies with (adamw.h), but for the gradient's scale. Adam adds coupled_decay *
-/// parameter to the gradient and has decay 1; AdamW has coupled_decay 0.
+/// The numbers that AdamW multiplies with (ops/adamw.h), but for the gradient's scale. Adam adds
+/// coupled_decay * parameter to the gradient and has decay 1; AdamW has coupled_decay 0.
 struct AdamwCoefficients {
   float decay, coupled_decay, beta1, one_minus_beta1, beta2, one_minus_beta2, step_size, sqrt_correction2,
       epsilon;
@@ -195,4 +195,4 @@ struct DeviceKernels {
   void (*fp8_rows)(const Fp8Pass& pass, void* stream);
 };
 
-}  // namespace tessera::ops
+}  // namespace tessera::device
