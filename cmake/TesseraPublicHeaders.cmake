@@ -28,6 +28,7 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/data/source.h
   tessera/data/source_mix.h
   tessera/data/uint8_images.h
+  tessera/device/host_memory.h
   tessera/eager/backend.h
   tessera/eager/device.h
   tessera/eager/device_input.h
@@ -93,7 +94,6 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/recipe/run_folder.h
   tessera/shard/buffer_pool.h
   tessera/shard/fully_shard.h
-  tessera/shard/host_memory.h
   tessera/shard/policy.h
   tessera/shard/recompute.h
   tessera/shard/reduction_order.h

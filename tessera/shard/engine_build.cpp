@@ -10,9 +10,9 @@
 #include <sstream>
 
 #include "tessera/base/error.h"
+#include "tessera/device/host_memory.h"
 #include "tessera/device/in_use.h"
 #include "tessera/shard/engine.h"
-#include "tessera/shard/host_memory.h"
 #include "tessera/shard/recompute.h"
 
 namespace tessera::shard {
@@ -211,7 +211,7 @@ void ShardedModule::Engine::take_device(const at::Tensor& tensor, const std::str
     chose_device_ = name;
     if (device.is_cpu()) return;
     pool_ = BufferPool(device);
-    stream_ = current_stream_of(device);
+    stream_ = device::current_stream_of(device);
   }
   if (device == pool_.device()) return;
   user_error({.where = "shard.ShardedModule",

@@ -11,8 +11,8 @@
 #include <string_view>
 
 #include "tessera/base/error.h"
+#include "tessera/device/host_memory.h"
 #include "tessera/shard/engine.h"
-#include "tessera/shard/host_memory.h"
 #include "tessera/shard/storage.h"
 
 namespace tessera::shard {
@@ -150,7 +150,7 @@ void ShardedModule::Engine::check_thread(const char* function) const {
 
 /// Memory of units is reused in the order of one stream (buffer_pool.h).
 void ShardedModule::Engine::check_stream(const char* function) const {
-  if (!stream_ || current_stream_of(pool_.device()) == *stream_) return;
+  if (!stream_ || device::current_stream_of(pool_.device()) == *stream_) return;
   user_error({.where = function,
               .problem = "called on a different stream of the GPU than the one that was current when the "
                          "ShardedModule was made",

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/shard/host_memory.h"
+#include "tessera/device/host_memory.h"
 #include "tessera/shard/storage.h"
 #include "tessera/shard/touch.h"
 
@@ -110,7 +110,7 @@ at::TensorOptions Unit::here(at::ScalarType dtype) const {
 
 /// [shard_numel] zeros where the state lies.
 at::Tensor Unit::state_tensor(at::ScalarType dtype) const {
-  return offloads() ? host_tensor(shard_numel_, dtype) : at::zeros({shard_numel_}, here(dtype));
+  return offloads() ? device::host_tensor(shard_numel_, dtype) : at::zeros({shard_numel_}, here(dtype));
 }
 
 /// Memory of the size and dtype of `like`, where units compute, that goes when the tensor dies.
@@ -170,7 +170,7 @@ void Unit::make_layout(const std::vector<std::optional<Placement>>& placements) 
 
 void Unit::hold_gradient() {
   if (gradient_.defined()) return;
-  if (offloads()) return set_gradient(host_tensor(shard_numel_, precision_.sum));
+  if (offloads()) return set_gradient(device::host_tensor(shard_numel_, precision_.sum));
   const bool alone = shard_.size() == 1 && replicate_.size() == 1;
   const bool nothing_is_added = alone && last_micro_batch_ && !has_gradient_ && !previous_.defined();
   const bool as_made = as_made_ && nothing_is_added;  // AdamW's kernels read it

@@ -10,8 +10,8 @@
 //   sharded --start_gather--> ... gathered --start_reduce (gradients leave)--> released        (backward)
 //
 // Where the state is offloaded (plan::Offload), master copy and gradient lie in the host's memory
-// (host_memory.h): a reduction lands where units compute and is copied there, and with Offload::kAll a gather
-// begins by fetching the shard from there, on a single rank as well.
+// (device/host_memory.h): a reduction lands where units compute and is copied there, and with Offload::kAll a
+// gather begins by fetching the shard from there, on a single rank as well.
 //
 // The module's parameter tensors stay the same objects throughout; only the storage under them is filled and
 // emptied. Autograd's saved tensors share that storage, so a unit must be gathered again before its backward
@@ -31,11 +31,11 @@
 #include <vector>
 
 #include "tessera/base/region.h"
+#include "tessera/device/host_memory.h"
 #include "tessera/mesh/group.h"
 #include "tessera/ops/device/copy_runs.h"
 #include "tessera/plan/plan.h"
 #include "tessera/shard/buffer_pool.h"
-#include "tessera/shard/host_memory.h"
 
 namespace tessera::shard {
 
@@ -268,7 +268,7 @@ class Unit {
   at::Tensor previous_;       // [shard_numel] sum dtype: complete gradients to be added to
   std::vector<ops::CopyRun> waiting_;  // gradients to be collected, all copied or all added, in one launch
   bool waiting_adds_ = false;
-  CopiesToHost copies_;  // of gradients, where they are offloaded; after the memory they go to
+  device::CopiesToHost copies_;  // of gradients, where they are offloaded; after the memory they go to
   Stage stage_ = Stage::kNone;
   mesh::Pending gather_, reduce_;
 };

@@ -11,11 +11,11 @@
 #include "gpu.h"
 #include "tessera/base/file.h"
 #include "tessera/base/process_memory.h"
+#include "tessera/device/host_memory.h"
 #include "tessera/eager/device.h"
 #include "tessera/eager/recorded_step.h"
 #include "tessera/loop/evaluation.h"
 #include "tessera/mesh/transport.h"
-#include "tessera/shard/host_memory.h"
 
 namespace tessera::train {
 namespace {
@@ -156,8 +156,8 @@ TEST(CudaOffload, CopiesAreCompleteAfterTheWait) {
   const int64_t side = 4096;
   const at::Tensor factor = (at::randn({side, side}) / 64).to(gpu);
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    shard::CopiesToHost copies;
-    const at::Tensor to = shard::host_tensor(2 * side * side, at::kFloat);
+    device::CopiesToHost copies;
+    const at::Tensor to = device::host_tensor(2 * side * side, at::kFloat);
     std::vector<at::Tensor> expected;
     for (int64_t half = 0; half < 2; ++half) {
       at::Tensor result = factor;

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "foreign_training.h"
-#include "tessera/shard/host_memory.h"
+#include "tessera/device/host_memory.h"
 #include "tessera/shard/tensor_memory.h"
 
 namespace tessera {
@@ -31,7 +31,7 @@ TEST_P(Offloaded, IsBitwiseAsWithout) {
   for (const auto& axes : meshes) {
     for (const auto compute : {at::kFloat, at::kBFloat16}) {
       for (const Offload offload : {Offload::kOptimizer, Offload::kAll}) {
-        const int64_t before = shard::host_memory_used();
+        const int64_t before = device::host_memory_used();
         testing::run_ranks(axes, [&](mesh::Mesh& mesh) {
           SCOPED_TRACE(concat(mesh.describe(), " ", compute, " ", plan::to_string(offload)));
           const testing::Training training{.accumulation = 2, .recompute = true};
@@ -39,7 +39,7 @@ TEST_P(Offloaded, IsBitwiseAsWithout) {
               testing::sharded(mesh, options_of(GetParam(), offload, compute), training),
               testing::sharded(mesh, options_of(GetParam(), Offload::kNone, compute), training));
         });
-        EXPECT_EQ(shard::host_memory_used(), before) << "all of it goes with the modules";
+        EXPECT_EQ(device::host_memory_used(), before) << "all of it goes with the modules";
       }
     }
   }
@@ -51,8 +51,8 @@ INSTANTIATE_TEST_SUITE_P(Levels, Offloaded,
 
 // Nothing is queued there, and nothing needs an event, which CPUs do not have.
 TEST(CopiesToHost, AreCompleteAtOnceOnTheCpu) {
-  shard::CopiesToHost copies;
-  const at::Tensor from = at::arange(1000, at::kFloat), to = shard::host_tensor(1000, at::kFloat);
+  device::CopiesToHost copies;
+  const at::Tensor from = at::arange(1000, at::kFloat), to = device::host_tensor(1000, at::kFloat);
   copies.copy(to.narrow(0, 10, 500), from.narrow(0, 0, 500).to(at::kBFloat16));
   EXPECT_TRUE(at::equal(to.narrow(0, 10, 500), from.narrow(0, 0, 500).to(at::kBFloat16).to(at::kFloat)));
   EXPECT_EQ(to.narrow(0, 0, 10).abs().max().item<float>(), 0);
@@ -79,7 +79,7 @@ struct Held {
 
 Held held_now(mesh::Mesh& mesh) {
   mesh.world().barrier("before");
-  const Held held{shard::tensor_memory().used / kMiB, shard::host_memory_used() / kMiB};
+  const Held held{shard::tensor_memory().used / kMiB, device::host_memory_used() / kMiB};
   mesh.world().barrier("after");
   return held;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/shard/host_memory.h"
+#include "tessera/device/host_memory.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -7,7 +7,7 @@
 
 #include <atomic>
 
-namespace tessera::shard {
+namespace tessera::device {
 namespace {
 
 std::atomic<int64_t> used = 0;
@@ -80,4 +80,4 @@ void CopiesToHost::order() {
   if (now != *stream_) last_->block(now);
 }
 
-}  // namespace tessera::shard
+}  // namespace tessera::device

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace tessera::shard {
+namespace tessera::device {
 
 /// [numel] zeros. May outlive anything.
 at::Tensor host_tensor(int64_t numel, at::ScalarType dtype);
@@ -45,4 +45,4 @@ class CopiesToHost {
   std::optional<c10::Stream> stream_;  // which it was queued on; none: no copy is under way
 };
 
-}  // namespace tessera::shard
+}  // namespace tessera::device
