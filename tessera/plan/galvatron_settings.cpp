@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
+#include "tessera/plan/json_fields.h"
 
 namespace tessera::plan {
 namespace {
@@ -57,6 +58,8 @@ GalvatronSettings read_json(const std::string& text, const std::string& where) {
   } catch (const PlainJson::out_of_range&) {
     refuse_text("a number is beyond the range of a double", where, "");
   }
+  if (const auto& key = json_structure(text).key_twice)
+    refuse_text(concat(escape(*key), " is given twice"), where, "one value");
   GalvatronSettings settings;
   for (const auto& [key, value] : json.items()) settings[key] = value_text(key, value, where);
   return settings;

@@ -114,7 +114,8 @@ class Importer {
   }
 
   const char* required(const char* key, const std::string& meaning) const {
-    if (!given(key)) fail(concat(key, " is missing"), meaning);
+    const bool is_there = settings_.contains(key);
+    if (!given(key)) fail(concat(key, is_there ? " is -1, which means not set" : " is missing"), meaning);
     return key;
   }
 

@@ -6,9 +6,51 @@
 namespace tessera::plan {
 namespace {
 
-constexpr int kDeepest = 64;  // levels; to show a value calls itself for each of them
+using Json = JsonFields::Json;
+
+class StructureReader final : public nlohmann::json_sax<Json> {
+ public:
+  JsonStructure structure;
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(size_t) override { return begin(); }
+  bool start_array(size_t) override { return begin(); }
+  bool end_object() override { return end(); }
+  bool end_array() override { return end(); }
+  bool key(string_t& key) override {
+    if (open_.back().insert(key).second) return true;
+    structure.key_twice = key;
+    return false;
+  }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
+
+ private:
+  bool begin() {
+    open_.emplace_back();
+    structure.too_deep = open_.size() > static_cast<size_t>(kDeepestJson);
+    return !structure.too_deep;
+  }
+  bool end() {
+    open_.pop_back();
+    return true;
+  }
+
+  std::vector<std::set<std::string>> open_;  // keys of the objects and arrays that have not ended
+};
 
 }  // namespace
+
+JsonStructure json_structure(const std::string& text) {
+  StructureReader reader;
+  Json::sax_parse(text, &reader);
+  return reader.structure;
+}
 
 void JsonFields::fail(const std::string& problem, const std::string& expected,
                       const std::string& hint) const {
@@ -16,23 +58,19 @@ void JsonFields::fail(const std::string& problem, const std::string& expected,
       {.where = function_, .problem = concat(problem, " (", file_, ")"), .expected = expected, .hint = hint});
 }
 
-// The parser would take the last value of a key that is given twice, and end at a zero byte.
+// A callback of the parser could look for keys as well, but then each value that ends costs time in
+// proportion to those before it. The parser ends at a zero byte.
 JsonFields::Json JsonFields::parse(const std::string& text) const {
   if (const size_t zero = text.find('\0'); zero != std::string::npos)
     fail(concat("not valid JSON at byte ", zero + 1));
-  std::vector<std::set<std::string>> open;  // keys of the objects that have not ended
-  const auto look = [&](int depth, Json::parse_event_t event, const Json& value) {
-    if (depth > kDeepest) fail("JSON is nested too deeply", concat("at most ", kDeepest, " levels"));
-    if (event == Json::parse_event_t::object_start) open.emplace_back();
-    if (event == Json::parse_event_t::object_end) open.pop_back();
-    if (event == Json::parse_event_t::key && !open.back().insert(value.get<std::string>()).second) {
-      fail(concat("the key \"", escape(value.get<std::string>()), "\" is given twice"),
-           "each key of an object once");
-    }
-    return true;
-  };
+  const JsonStructure structure = json_structure(text);
+  if (structure.too_deep) fail("JSON is nested too deeply", concat("at most ", kDeepestJson, " levels"));
+  if (structure.key_twice) {
+    fail(concat("the key \"", escape(*structure.key_twice), "\" is given twice"),
+         "each key of an object once");
+  }
   try {
-    return Json::parse(text, look);
+    return Json::parse(text);
   } catch (const Json::parse_error& error) {
     fail(concat("not valid JSON at byte ", error.byte));
   } catch (const Json::out_of_range&) {

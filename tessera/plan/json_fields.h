@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,16 @@
 #include "tessera/base/text.h"
 
 namespace tessera::plan {
+
+/// What the structure of a JSON text says that its values do not: a parser takes the last value of a key that
+/// is given twice, and calls itself for each level. Linear in the text.
+struct JsonStructure {
+  bool too_deep = false;                   // more than kDeepestJson levels
+  std::optional<std::string> key_twice{};  // the first one of an object that has it already
+};
+inline constexpr int kDeepestJson = 64;
+/// Of a text up to its first syntax error.
+JsonStructure json_structure(const std::string& text);
 
 /// Every error is a UserError "[FUNCTION] PROBLEM (FILE): expected EXPECTED; HINT" that quotes the value.
 class JsonFields {

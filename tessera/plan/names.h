@@ -24,6 +24,6 @@ std::vector<std::string> names_of(const Values& values) {
 
 /// Limits of the plan's integers.
 inline constexpr int64_t kLargestWorld = 1 << 24, kLargestPrefetch = 1 << 16, kLargestVirtual = 1 << 16,
-                         kLargestMicroBatches = 1 << 24, kLargestUnit = 1 << 24;
+                         kLargestMicroBatches = 1 << 16, kLargestUnit = 1 << 24;
 
 }  // namespace tessera::plan

@@ -206,7 +206,10 @@ class Rules {
       bad_rule(rule.substr(0, kShownOfLongRules) + "...",
                concat("it has ", rule.size(), " characters, more than ", kLongestRule));
     }
-    if (!std::regex_match(rule, parts, form)) bad_rule(rule, concat("it does not have the form ", kForm));
+    if (!std::regex_match(rule, parts, form)) {
+      refuse_unknown_unit(rule);
+      bad_rule(rule, concat("it does not have the form ", kForm));
+    }
     const std::string text = parts[5];
     const WordReader reader(rule, text);
     if (reader.words().recompute && parts[1].matched) bad_rule(rule, "only blocks can be recomputed");
@@ -221,6 +224,18 @@ class Rules {
   }
 
  private:
+  /// Of a rule that only its units are wrong with.
+  void refuse_unknown_unit(const std::string& rule) const {
+    static const std::regex form("\\s*(\\w+)\\s*=\\s*(\\w+(?:\\+\\w+)*)\\s*");
+    std::smatch parts;
+    if (!std::regex_match(rule, parts, form)) return;
+    std::vector<std::string> units;
+    for (const UnitPlan& unit : plan_->units) units.push_back(unit.name);
+    bad_rule(rule,
+             concat("'", parts[1].str(), "' is neither a unit nor a range of units such as blocks.0-3; the ",
+                    "model's units are ", join(units, ", ")));
+  }
+
   /// A later rule replaces an earlier one, and would do so with a tensor degree as well, unnoticed.
   void refuse_second(const std::string& rule, const std::string& unit, bool gives_tensor) {
     const auto [earlier, is_first] = gives_tensor_.try_emplace(unit, gives_tensor);

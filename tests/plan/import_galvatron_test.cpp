@@ -278,8 +278,8 @@ TEST(ReadGalvatron, RefusesOtherTexts) {
       text("pp_deg = 1\nprint(1)"),
       "[plan.read_galvatron] 'print(1)' is no setting of Galvatron (a.json): expected NAME=VALUE, or a JSON "
       "object; leave out all lines but the assignments");
-  EXPECT_EQ(text("pp_deg = 1, pp_deg = 2"),
-            "[plan.read_galvatron] pp_deg is given twice (a.json): expected one value");
+  for (const char* twice : {"pp_deg = 1, pp_deg = 2", "{\"pp_deg\": 1, \"pp_deg\": 2}"})
+    EXPECT_EQ(text(twice), "[plan.read_galvatron] pp_deg is given twice (a.json): expected one value");
 }
 
 TEST(ReadGalvatron, UnderstandsAssignments) {

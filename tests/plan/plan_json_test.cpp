@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 
+#include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/random.h"
@@ -142,6 +144,18 @@ TEST(PlanJson, OffloadIsThereWhereItIsNotNone) {
             "[plan.plan_from_json] \"offload\" is \"disk\" (p.json): expected one of none, optimizer, all");
 }
 
+// A parser with a callback takes time in proportion to the square of a list's length: 40 s for twice as many.
+TEST(PlanJson, TimeIsLinearInTheUnits) {
+  Plan plan;
+  for (int i = 0; i < 150'000; ++i) plan.units.push_back({concat("blocks.", i)});
+  plan.units.push_back(plan.units.front());
+  const std::string text = to_json(plan);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(error_text([&] { plan_from_json(text, "p.json"); }),
+            "[plan.check] \"units\" has \"blocks.0\" twice (p.json)");
+  EXPECT_LT(seconds_since(start), 6);
+}
+
 TEST(PlanJson, ErrorsNameFileAndFault) {
   Plan two_ranks;
   two_ranks.world = 2;
@@ -162,6 +176,10 @@ TEST(PlanJson, ErrorsNameFileAndFault) {
             "the key \"world\" is given twice (p.json): expected each key of an object once");
   EXPECT_EQ(message("\"name\": \"stem\"", "\"name\": \"stem\", \"name\": \"x\""),
             "the key \"name\" is given twice (p.json): expected each key of an object once");
+  EXPECT_EQ(
+      message("\"name\": \"stem\"", "\"adjacent\": false, \"name\": \"stem\""),
+      "\"adjacent\" of \"stem\" is false with \"tensor\" 1 (p.json): expected true, or \"tensor\" of at "
+      "least 2");
   EXPECT_EQ(message("{", std::string("\0{", 2)), "not valid JSON at byte 1 (p.json)");
   EXPECT_EQ(message("\"world\": 2", "\"world\": 1e999"), "a number is beyond the range of a double (p.json)");
   EXPECT_EQ(message("\"world\"", "\"wrold\""),

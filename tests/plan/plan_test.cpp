@@ -162,7 +162,13 @@ TEST(UnitRules, RefusesWhatCannotBe) {
             refusal("head=zero1+recompute", "only blocks can be recomputed"));
   EXPECT_EQ(message("head=zero1,"), "no error");
   EXPECT_EQ(message("head=zero1,,stem=zero1"), refusal("", kForm));
-  EXPECT_EQ(message("tail=zero1"), refusal("tail=zero1", kForm));
+  for (const char* name : {"tail", "blocks"}) {
+    const std::string rule = concat(name, "=zero1");
+    EXPECT_EQ(message(rule),
+              refusal(rule, concat("'", name,
+                                   "' is neither a unit nor a range of units such as blocks.0-3; the "
+                                   "model's units are stem, blocks.0, blocks.1, head")));
+  }
   EXPECT_EQ(message("stem=" + std::string(1'000'000, 'a')),
             refusal("stem=" + std::string(35, 'a') + "...", "it has 1000005 characters, more than 512"));
   EXPECT_EQ(message(std::string(500, ' ') + "head=zero1"), "no error");
