@@ -32,7 +32,9 @@ int assume(const AssumeOptions& options) {
   planner::Machine machine = recipe::read_machine(options.machine);
   machine.ranks_of_host = options.ranks_per_host.value_or(machine.ranks_of_host);
   const planner::Profile profile = planner::assumed_profile(recipe.model, machine);
-  write_file_atomic(options.output, planner::to_json(profile));
+  const std::string text = planner::to_json(profile);
+  static_cast<void>(planner::profile_from_json(text, options.machine));  // refuses what no machine can do
+  write_file_atomic(options.output, text);
   std::cout << arch::describe(profile.model) << '\n'
             << profile.provenance.device << ", " << machine.compute << ", " << machine.ranks_of_host
             << (machine.ranks_of_host == 1 ? " rank" : " ranks") << " per host; nothing was measured\n"

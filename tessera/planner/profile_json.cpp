@@ -103,6 +103,21 @@ Provenance provenance_of(const JsonFields& fields, const Json& json) {
   return from;
 }
 
+/// Of steps and their parts: 30 years, so that sums of them stay finite.
+constexpr double kMostSeconds = 1e9, kLeastSpeed = 1;
+
+double seconds_of(const JsonFields& fields, const Json& json, const char* key) {
+  const double seconds = fields.number_of_at_least(json, key, 0);
+  if (seconds > kMostSeconds)
+    fields.fail(concat('"', key, "\" is ", seconds), concat("at most ", kMostSeconds));
+  return seconds;
+}
+
+double seconds_above_0(const JsonFields& fields, const Json& json, const char* key) {
+  static_cast<void>(fields.number_above(json, key, 0));
+  return seconds_of(fields, json, key);
+}
+
 UnitTimes unit_of(const JsonFields& fields, const Json& json, const std::vector<std::string>& kinds) {
   fields.keys(json, "a unit", {"kind", "tensor", "batch", "recompute", "forward", "backward", "spread"},
               {"replayed"});
@@ -111,10 +126,10 @@ UnitTimes unit_of(const JsonFields& fields, const Json& json, const std::vector<
   unit.tensor = fields.integer(json, "tensor", 1, kMostRanks);
   unit.batch = fields.integer(json, "batch", 1, kMostImages);
   unit.recompute = fields.choice(json, "recompute", kRecomputes);
-  unit.forward = fields.number_above(json, "forward", 0);
-  unit.backward = fields.number_above(json, "backward", 0);
+  unit.forward = seconds_above_0(fields, json, "forward");
+  unit.backward = seconds_above_0(fields, json, "backward");
   unit.spread = fields.number_of_at_least(json, "spread", 0);
-  if (json.contains("replayed")) unit.replayed = fields.number_above(json, "replayed", 0);
+  if (json.contains("replayed")) unit.replayed = seconds_above_0(fields, json, "replayed");
   return unit;
 }
 
@@ -136,8 +151,8 @@ void read_pieces(const JsonFields& fields, const Json& json, LinkTimes& link) {
     for (const Json& sample : list_of(fields, one, "samples")) {
       fields.keys(sample, "a sample", {"bytes", "seconds", "exposed"});
       measured.samples.push_back({bytes_of(fields, sample, measured.samples),
-                                  fields.number_above(sample, "seconds", 0),
-                                  fields.number_of_at_least(sample, "exposed", 0)});
+                                  seconds_above_0(fields, sample, "seconds"),
+                                  seconds_of(fields, sample, "exposed")});
     }
     if (measured.samples.size() < 2)
       fields.fail(
@@ -161,12 +176,16 @@ LinkTimes link_of(const JsonFields& fields, const Json& json) {
       fields.fail(concat("a link of kind \"", link.kind, "\" has \"in_host\""), "kind \"hosts\"");
     link.in_host = fields.integer(json, "in_host", 1, link.ranks);
   }
-  link.latency = fields.number_of_at_least(json, "latency", 0);
+  link.latency = seconds_of(fields, json, "latency");
   link.bytes_per_second = fields.number_above(json, "bytes_per_second", 0);
+  if (link.bytes_per_second < kLeastSpeed) {
+    fields.fail(concat("\"bytes_per_second\" is ", link.bytes_per_second),
+                concat("a number of at least ", kLeastSpeed));
+  }
   link.spread = fields.number_of_at_least(json, "spread", 0);
   for (const Json& one : list_of(fields, json, "samples")) {
     fields.keys(one, "a sample", {"bytes", "seconds"});
-    link.samples.push_back({bytes_of(fields, one, link.samples), fields.number_above(one, "seconds", 0)});
+    link.samples.push_back({bytes_of(fields, one, link.samples), seconds_above_0(fields, one, "seconds")});
   }
   if (json.contains("in_pieces")) read_pieces(fields, json, link);
   return link;
@@ -245,12 +264,12 @@ Profile profile_from_json(const std::string& text, const std::string& where) {
   profile.model = model_from_json(json["model"], fields);
   profile.compute_slowdown = fields.number_of_at_least(json, "compute_slowdown", 1);
   profile.link_slowdown = fields.number_of_at_least(json, "link_slowdown", 1);
-  profile.optimizer_seconds = fields.number_of_at_least(json, "optimizer_seconds", 0);
-  profile.widen_seconds = fields.number_of_at_least(json, "widen_seconds", 0);
-  profile.accumulate_seconds = fields.number_of_at_least(json, "accumulate_seconds", 0);
-  profile.add_sum_seconds = fields.number_of_at_least(json, "add_sum_seconds", 0);
-  profile.data_seconds = fields.number_of_at_least(json, "data_seconds", 0);
-  profile.step_seconds = fields.number_of_at_least(json, "step_seconds", 0);
+  profile.optimizer_seconds = seconds_of(fields, json, "optimizer_seconds");
+  profile.widen_seconds = seconds_of(fields, json, "widen_seconds");
+  profile.accumulate_seconds = seconds_of(fields, json, "accumulate_seconds");
+  profile.add_sum_seconds = seconds_of(fields, json, "add_sum_seconds");
+  profile.data_seconds = seconds_of(fields, json, "data_seconds");
+  profile.step_seconds = seconds_of(fields, json, "step_seconds");
   read_units(fields, json, profile);
   read_links(fields, json, profile);
   return profile;

@@ -207,6 +207,8 @@ TEST(ProfileJson, ErrorsOfTheFile) {
             "\"step_seconds\" is -1 (p.json): expected a number of at least 0");
   EXPECT_EQ(error_with("\"step_seconds\": 0.004", "\"step_seconds\": 1e999"),
             "a number is beyond the range of a double (p.json)");
+  EXPECT_EQ(error_with("\"step_seconds\": 0.004", "\"step_seconds\": 1e300"),
+            "\"step_seconds\" is 1e+300 (p.json): expected at most 1e+09");
   EXPECT_EQ(error_with("\"compute_slowdown\": 1.25", "\"compute_slowdown\": 0.5"),
             "\"compute_slowdown\" is 0.5 (p.json): expected a number of at least 1");
   EXPECT_EQ(error_with("\"threads\": 2", "\"threads\": 0"),
