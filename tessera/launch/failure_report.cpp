@@ -59,6 +59,18 @@ const RankProcess& FailureReport::culprit() const {
   return *dead_.front();
 }
 
+const RankProcess* FailureReport::first_that_lost_another() const {
+  const auto found = std::ranges::find_if(dead_, [](const auto* rank) { return !is_cause(rank->ending()); });
+  return found == dead_.end() ? nullptr : *found;
+}
+
+std::string noticed_line(const RankProcess& rank, int64_t world) {
+  const std::string words = rank.last_words();
+  const size_t error = words.rfind("error: ");
+  if (error == std::string::npos) return "";
+  return concat("rank ", rank.rank(), " of ", world, " noticed it: ", words.substr(error));
+}
+
 std::string silence_line(const RankProcess& rank, int64_t world) {
   // The state is the first field behind the name (proc(5)), which may hold blanks and parentheses.
   std::ifstream file(concat("/proc/", rank.pid(), "/stat"));

@@ -28,6 +28,8 @@ class FailureReport {
   const RankProcess& culprit() const;
   /// Has a rank failed by itself, or did all of them only lose another rank?
   bool has_cause() const { return first_cause_ != Clock::time_point::max(); }
+  /// The first that ended because it lost another rank; null: none did.
+  const RankProcess* first_that_lost_another() const;
 
  private:
   std::vector<const RankProcess*> dead_;
@@ -37,6 +39,10 @@ class FailureReport {
 /// "rank 1 of 3 (pid 123) does not answer the other ranks: it is stopped (SIGSTOP)", of a rank that still
 /// runs after the others have ended because of it.
 std::string silence_line(const RankProcess& rank, int64_t world);
+
+/// "rank 1 of 4 noticed it: error: [mesh.group] ...": its last error, which is in its log alone. Empty where
+/// the log has no error.
+std::string noticed_line(const RankProcess& rank, int64_t world);
 
 /// Rank 0 prints errors on the console: a line about its wrong input would say nothing new.
 bool is_told_by_rank_0(const RankProcess& culprit);

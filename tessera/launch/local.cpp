@@ -132,7 +132,10 @@ class Crew {
       reap();
       const auto now = Clock::now();
       if (!named_ && !failures_.empty() && (now >= verdict_time() || !running())) name_culprit();
-      if (!running()) return exit_code();
+      if (!running()) {
+        tell_what_another_noticed();
+        return exit_code();
+      }
       if (!killed_ && !failures_.empty() && now >= grace_end()) kill_late_ones();
       if (killed_ && now >= *killed_ + kReaping) return give_up();
       for (const int signal : signals_.wait(endings(), next_deadline())) stop(signal);
@@ -182,6 +185,15 @@ class Crew {
       }
     }
     say(concat("error: [", kLocal, "] ", headline, failure_line(culprit, std::ssize(ranks_)), logs_.keep()));
+  }
+
+  /// Where and in what ranks were, rank 0 says on the console, unless it was killed itself.
+  void tell_what_another_noticed() const {
+    if (!named_) return;
+    const RankProcess& culprit = failures_.culprit();
+    const RankProcess* other = failures_.first_that_lost_another();
+    if (culprit.rank() != 0 || culprit.ending().signal == 0 || other == nullptr) return;
+    if (const std::string line = noticed_line(*other, std::ssize(ranks_)); !line.empty()) say(line);
   }
 
   void kill_late_ones() {

@@ -222,6 +222,8 @@ def a_rank_of_a_pipeline_dies():
             check(seconds < 5, "ended", seconds, "s after the death", run.tail())
             of_victim = check_positions(folder, victim)
             positions += of_victim
+            # Rank 0 says on the console what it noticed; where it was the victim the first other rank's words are told.
+            check(re.search(r"after step \d+, .*unit", run.text()), f"the console does not say where another rank was: {run.text()[-2000:]}")
             print(f"  SIGKILL to rank {victim} of 4: ended in {seconds:.2f} s; {of_victim} of 3 say the place in the schedule", flush=True)
     check(positions > 0, "no rank says a stage and the place in its schedule")
     restarts_give_the_same_losses(PIPELINE)
