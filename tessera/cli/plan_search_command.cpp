@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/cli/number_checks.h"
 #include "tessera/cli/output_file.h"
 #include "tessera/cli/plan_search_options.h"
 #include "tessera/cli/plan_verify.h"
@@ -45,7 +46,9 @@ Action add_plan_search(CLI::App& plan) {
       plan.add_subcommand("search", "Search the fastest layout of a model within the memory of a rank");
   auto options = std::make_shared<SearchCommandOptions>();
   add_search_options(command, &options->search);
-  command->add_option("--show", options->show, "Number of plans to show")->capture_default_str();
+  command->add_option("--show", options->show, "Number of plans to show")
+      ->check(at_least(1))
+      ->capture_default_str();
   command->add_option("-o,--output", options->output, "Plan file to write; empty: none")
       ->capture_default_str();
   command->add_flag("--verify", options->verify,

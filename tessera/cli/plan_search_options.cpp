@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
+#include "tessera/cli/number_checks.h"
 #include "tessera/cli/recipe_and_profile.h"
 
 namespace tessera::cli {
@@ -70,7 +71,7 @@ void add_search_options(CLI::App* command, SearchOptions* options) {
       ->delimiter(',');
   command->add_flag("--uniform", options->uniform, "Give all blocks the same layout");
   command->add_option("--seconds", request.seconds, "Time limit of the search")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_between(0, 1e6))
       ->capture_default_str();
 }
 

@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -20,10 +19,12 @@
 #include "tessera/cli/engine.h"
 #include "tessera/cli/fake_data.h"
 #include "tessera/cli/first_file_limit.h"
+#include "tessera/cli/number_checks.h"
 #include "tessera/cli/pinned_plan.h"
 #include "tessera/launch/file_watchdog.h"
 #include "tessera/launch/launch.h"
 #include "tessera/recipe/default_source.h"
+#include "tessera/recipe/last_set.h"
 #include "tessera/recipe/run_folder.h"
 
 namespace tessera::cli {
@@ -97,9 +98,20 @@ void check_resume(const std::string& resume) {
               .hint = near.empty() ? "" : concat("did you mean ", near, "?")});
 }
 
+void refuse_two_plans(const TrainOptions& options) {
+  const auto other = recipe::last_set(options.sets, "parallel.plan");
+  if (options.plan.empty() || !other || other->empty() || *other == R"("")") return;
+  user_error(
+      {.where = "train",
+       .problem = concat("--plan ", options.plan, " and --set parallel.plan=", *other, " both name a plan"),
+       .expected = "only one of them",
+       .hint = "remove one"});
+}
+
 train::TrainJob make_job(TrainOptions options) {
   complete_recipe(options);
   check_resume(options.resume);
+  refuse_two_plans(options);
   if (!options.plan.empty() && !options.searches_plan())
     options.sets.push_back(concat("parallel.plan=\"", escape(options.plan), '"'));
   if (!options.trace.empty()) options.sets.push_back("run.trace=\"" + escape(options.trace) + "\"");
@@ -284,13 +296,12 @@ void check_plan(const TrainOptions& options, const launch::Ranks& ranks) {
        .problem = concat("--plan search with ", options.dry_run     ? "--dry-run"
                                                 : ranks.pretended() ? "--pretend-world"
                                                                     : concat("ranks of ", ranks.launcher)),
-       .expected = "--procs N, where this process starts the ranks",
+       .expected = options.dry_run ? "a training, or --dry-run with a plan file"
+                                   : "--procs N, where this process starts the ranks",
        .hint = "search first with tessera plan search, then train with --plan plan.json"});
 }
 
 int train(TrainOptions options, const std::vector<std::string>& arguments) {
-  if (std::isnan(options.rate))
-    user_error({.where = "train", .problem = "--rate is nan", .expected = "1e-6 to 1e12"});
   if (options.rate != 0 && !options.dry_run)
     user_error(
         {.where = "train", .problem = "--rate needs --dry-run", .hint = "add --dry-run, or remove --rate"});
@@ -363,7 +374,7 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
   command
       ->add_option("--expected-step", options->expected_step,
                    "Predicted seconds of a step: after 20 steps the run says how far it is off")
-      ->check(CLI::Range(1e-9, 1e9));
+      ->check(number_between(1e-9, 1e9));
   command->add_option("--procs", options->procs,
                       "Number of ranks to start on this host (default: those of the launcher, or one)");
   command
@@ -402,7 +413,7 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
   command
       ->add_option("--rate", options->rate,
                    "With --dry-run: images per second over all ranks, to predict the training time")
-      ->check(CLI::Range(1e-6, 1e12));
+      ->check(number_between(1e-6, 1e12));
   command->add_flag("--force", options->force,
                     "Run even if the predicted memory exceeds that of this machine");
   command->footer(R"(

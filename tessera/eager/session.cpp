@@ -225,7 +225,8 @@ MemorySavings memory_savings(const recipe::Recipe& recipe, const plan::Plan& pla
              own_memory(with_kept_activations(recipe, false), plan, batch_per_rank), &savings);
   add_saving("half the batch per rank", now, predict(plan, std::max<int64_t>(1, batch_per_rank / 2)),
              &savings);
-  add("twice the ranks", recipe, 2 * ranks.world);
+  constexpr int64_t kMostDoubled = 1 << 23;  // a plan has at most twice as many
+  if (ranks.world <= kMostDoubled) add("twice the ranks", recipe, 2 * ranks.world);
   return savings;
 }
 

@@ -107,6 +107,16 @@ TrainedModel open_trained_model(const std::string& path, int64_t world, const st
   return {choice.path, std::move(recipe)};
 }
 
+void warn_of_layout(const recipe::Recipe& recipe, const plan::Plan& plan,
+                    const std::vector<std::string>& sets, const Warn& warn) {
+  for (const std::string& line : layout_warnings(recipe, plan)) {
+    const auto names = [&](const std::string& set) {
+      return line.find(set.substr(0, set.find('='))) != line.npos;
+    };
+    if (std::ranges::any_of(sets, names)) warn(line);
+  }
+}
+
 void choose_precision(recipe::Recipe& recipe, const std::vector<std::string>& sets, bool features) {
   const bool asked =
       recipe::last_set(sets, "precision.compute") || recipe::last_set(sets, "precision.linear");

@@ -37,6 +37,10 @@ TrainedModel open_trained_model(const std::string& path, int64_t world, const st
 /// stages. The teacher of the training goes as well.
 void use_any_ranks(recipe::Recipe& recipe, int64_t world, const std::vector<std::string>& sets);
 
+/// A line for keys that `sets` gives to lay out the evaluation and that have no effect on its plan.
+void warn_of_layout(const recipe::Recipe& recipe, const plan::Plan& plan,
+                    const std::vector<std::string>& sets, const Warn& warn);
+
 /// float32 where the recipe evaluates in it or the evaluation is for `features`, unless --set says otherwise.
 void choose_precision(recipe::Recipe& recipe, const std::vector<std::string>& sets, bool features);
 

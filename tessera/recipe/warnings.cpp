@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
+#include "tessera/base/trace.h"
 
 namespace tessera::recipe {
 
@@ -26,6 +28,15 @@ std::vector<std::string> schedule_warnings(const Recipe& recipe, const StepCount
                " steps of the run; set schedule.warmup_steps and cooldown_steps, or their _epochs"));
   }
   return lines;
+}
+
+std::string trace_warning(const Recipe& recipe, const StepCounts& counts) {
+  const auto traced = parse_step_range(recipe.run.trace);
+  if (!traced || traced->last <= counts.total) return "";
+  const bool none = traced->first > counts.total;
+  return concat(
+      "[recipe.trace] run.trace = \"", recipe.run.trace, "\": the run ends at step ", counts.total,
+      none ? ", so no step is traced" : concat(", so steps after ", counts.total, " are not traced"));
 }
 
 std::vector<std::string> batch_warnings(const BatchSizes& sizes, const plan::Plan& plan) {

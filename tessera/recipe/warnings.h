@@ -15,6 +15,9 @@ namespace tessera::recipe {
 /// begins before it does.
 std::vector<std::string> schedule_warnings(const Recipe& recipe, const StepCounts& counts);
 
+/// Of steps that run.trace names and the run does not make; "" if it makes them all.
+std::string trace_warning(const Recipe& recipe, const StepCounts& counts);
+
 /// A line where ranks compute nothing in a step, and one where micro-batches have no images.
 std::vector<std::string> batch_warnings(const BatchSizes& sizes, const plan::Plan& plan);
 

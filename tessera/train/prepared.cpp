@@ -211,6 +211,7 @@ void print_facts(Prepared& p, Log& log) {
   p.program_bytes = resident_bytes();
   for (const auto& [name, value] : facts(p)) log.info(concat("  ", name, ": ", value));
   for (const auto& line : recipe::schedule_warnings(p.job.recipe, p.counts)) log.warn(line);
+  if (const auto line = recipe::trace_warning(p.job.recipe, p.counts); !line.empty()) log.warn(line);
   for (const auto& line : recipe::batch_warnings(p.sizes, p.plan)) log.warn(line);
   for (const auto& line : eager::layout_warnings(p.job.recipe, p.plan)) log.warn(line);
   for (const auto& line : eager::settings_without_effect(p.job.recipe.run, p.device)) log.warn(line);

@@ -244,6 +244,7 @@ class EvalRun {
     threads_ = eager::set_threads(recipe(), ranks_);
     device_ = eager::choose_device(recipe(), ranks_);
     plan_ = eager::make_plan(recipe(), ranks_.world);
+    eager::warn_of_layout(recipe(), plan_, job_.sets, warn_);
     source_ = data::open_splits(recipe().data.source, split_, eager::source_options(recipe(), warn_));
     has_outputs_ = has_outputs_for(trained_, *source_, job_, split_, warn_);
     if (needs_training_split(job_)) train_ = eager::open_training(recipe());

@@ -267,6 +267,7 @@ class PredictRun {
     eager::set_threads(recipe(), ranks_);
     device_ = eager::choose_device(recipe(), ranks_);
     plan_ = eager::make_plan(recipe(), ranks_.world);
+    eager::warn_of_layout(recipe(), plan_, job_.sets, say_);
     names_ = given_names(job_, recipe());
   }
 

@@ -135,8 +135,15 @@ def arguments():
                               (("checkpoint", "export", "run"), r"output is missing: expected Safetensors file to write"),
                               (("train", "tiny.toml", "--procs", "abc"), r"--procs is abc: expected an integer"),
                               (("train", "tiny.toml", "--procs", "1.5"), r"--procs is 1\.5: expected an integer"),
+                              (("train", "tiny.toml", "--expected-step", "nan"), r"--expected-step: value 'nan' is invalid"),
+                              (("plan", "search", "tiny.toml", "--profile", "p", "--seconds", "nan"), r"--seconds: value 'nan' is invalid"),
+                              (("plan", "search", "tiny.toml", "--profile", "p", "--show", "-1"), r"--show: value '-1' is invalid"),
                               (("data",), r"tessera data needs a command: expected one of inspect, ")):
             check_refused(tessera(*words, folder=folder), r"\[cli\] " + wanted)
+        check_refused(train(folder, "--plan", "a.json", "--set", "parallel.plan=b.json"),
+                      r"--plan a\.json and --set parallel\.plan=b\.json both name a plan: expected only one of them; remove one$")
+        text = train(folder, "--trace", "100:200", "--dry-run", run="traced").done()
+        check("the run ends at step" in text and "so no step is traced" in text, text)
         if not (SOURCE / "data/mnist").exists():
             check_refused(tessera("train", SOURCE / "recipes/mnist.toml", folder=folder, env={"MNIST": ""}),
                           r"set the environment variable MNIST, for which this is the default: MNIST=/data/mnist tessera train \S+mnist\.toml$")
@@ -228,7 +235,7 @@ def starts_that_fail():
                 check(not list(folder.glob("runs/*")), keys, procs, "left", list(folder.glob("runs/*")))
             if "does not fit" not in pattern:
                 check_refused(tessera("train", recipe, "--dry-run", *words, folder=folder), pattern)
-        check_refused(tessera("train", recipe, "--dry-run", "--rate", "nan", folder=folder), r"--rate is nan: expected 1e-6 to 1e12$")
+        check_refused(tessera("train", recipe, "--dry-run", "--rate", "nan", folder=folder), r"--rate: value 'nan' is invalid: expected a number between 1e-06 and 1e\+12$")
         run = train(folder, "--procs", 3, *settings(train__batch_per_rank=8), run="shared")
         check_refused(run, r"train\.batch is 32: expected a multiple of 3 ranks x batch_per_rank 8 = 24")
         check("[launch.local]" not in run.text().replace("warning: [launch.local]", ""), "before ranks start", run.tail())

@@ -91,6 +91,15 @@ def a_plan_file_is_the_layout():
         check(abs(found - loss) <= 1e-5 * loss, found, loss)
 
 
+def evaluations_name_keys_without_effect():
+    """Keys of --set that lay out nothing of an evaluation; nothing is said of those that only the training had."""
+    with scratch() as folder:
+        train(folder, "--procs", 2, *settings(parallel__tensor=2, parallel__keep_gathered="false")).done()
+        text = tessera("eval", "run", "--set", "parallel.schedule=gpipe", folder=folder).done()
+        check("parallel.schedule has no effect: parallel.pipeline is 1" in text, text)
+        check("no effect" not in tessera("eval", "run", folder=folder).done(), "a warning of keys that nobody gave")
+
+
 def refusals():
     with scratch() as folder:
         plan_file(folder / "eight.json", 8, 4)
@@ -139,4 +148,4 @@ steps = 1
 
 if __name__ == "__main__":
     main(dry_runs_show_the_layout, any_batch_trains_and_says_who_holds_how_many, groups_over_several_hosts_warn,
-         a_plan_file_is_the_layout, refusals)
+         a_plan_file_is_the_layout, evaluations_name_keys_without_effect, refusals)

@@ -156,6 +156,21 @@ TEST(Steps, ImageNet) {
   EXPECT_EQ(count_steps(recipe, 1281167, 1024).total, 112603);
 }
 
+TEST(Steps, TracedStepsBehindTheLastAreTold) {
+  Recipe recipe;
+  StepCounts counts;
+  counts.total = 6;
+  const auto told = [&](const char* trace) {
+    recipe.run.trace = trace;
+    return trace_warning(recipe, counts);
+  };
+  EXPECT_EQ(told(""), "");
+  EXPECT_EQ(told("6"), "");
+  EXPECT_EQ(told("5:200"),
+            "[recipe.trace] run.trace = \"5:200\": the run ends at step 6, so steps after 6 are not traced");
+  EXPECT_EQ(told("7:8"), "[recipe.trace] run.trace = \"7:8\": the run ends at step 6, so no step is traced");
+}
+
 Recipe scheduled(const std::string& name) {
   Recipe recipe;
   recipe.optimizer.lr = 1.0;
