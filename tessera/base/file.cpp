@@ -166,6 +166,9 @@ std::optional<FileLock> FileLock::try_take(const fs::path& path, std::chrono::mi
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) fail("lock", path, errno);
   FileLock lock(fd);
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) fail("lock", path, errno);
+  lock.file_ = {fs::absolute(path), info.st_dev, info.st_ino};
   const auto end = std::chrono::steady_clock::now() + patience;
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     if (std::chrono::steady_clock::now() >= end) return std::nullopt;
@@ -188,11 +191,20 @@ FileLock::~FileLock() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-FileLock::FileLock(FileLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+FileLock::FileLock(FileLock&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), file_(std::move(other.file_)) {}
 
 FileLock& FileLock::operator=(FileLock&& other) noexcept {
   std::swap(fd_, other.fd_);
+  std::swap(file_, other.file_);
   return *this;
+}
+
+bool LockedFile::is_in_place() const {
+  const FileOperation operation("stat", path);
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return errno != ENOENT && errno != ENOTDIR;
+  return info.st_dev == device && info.st_ino == inode;
 }
 
 TemporaryFolder::TemporaryFolder(std::string_view prefix) {

@@ -67,6 +67,17 @@ class FileReader final : public ByteSource {
   uint64_t size_ = 0;
 };
 
+/// A file as it was when it was locked. Tells later whether its path still names that file.
+struct LockedFile {
+  std::filesystem::path path;  // absolute
+  uint64_t device = 0, inode = 0;
+
+  /// False: the file was removed, or its path names a different file. True where the file system gives no
+  /// answer (a file server that is away for a moment). Requires that a process still holds the lock: only
+  /// then no new file gets the same inode.
+  bool is_in_place() const;
+};
+
 /// A lock on a file that other processes see, held until destruction or the end of the process, however that
 /// comes.
 class FileLock {
@@ -80,6 +91,7 @@ class FileLock {
   static constexpr std::chrono::milliseconds kLook{100};
   /// Does a process hold the lock? Makes no file.
   static bool is_held(const std::filesystem::path& path);
+  const LockedFile& file() const { return file_; }
   ~FileLock();
   FileLock(FileLock&& other) noexcept;
   FileLock& operator=(FileLock&& other) noexcept;
@@ -87,6 +99,7 @@ class FileLock {
  private:
   explicit FileLock(int fd) : fd_(fd) {}
   int fd_ = -1;
+  LockedFile file_;
 };
 
 /// A fresh folder that is removed with all it holds at the end of its scope.

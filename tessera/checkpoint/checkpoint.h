@@ -66,6 +66,9 @@ struct SaveOptions {
   std::string score_of = "";  // what it measures; scores of something else do not count
   int64_t keep_best = 1;      // how many those are
   int64_t keep_every = 0;     // steps that are multiples of this are never removed; 0: none
+  /// Throws where `folder` must not be changed any more, because another run has taken its place. Called on
+  /// this rank before each change of the folder; then nothing is written or removed there. May be empty.
+  std::function<void()> check_folder = {};
 };
 
 /// Collective. Writes <folder>/step_00001234.tmp/{shard-00000-of-00002.safetensors, ..., manifest.json},

@@ -22,19 +22,34 @@ namespace tessera::checkpoint {
 namespace fs = std::filesystem;
 namespace {
 
+void check_may_change(const SaveOptions& options) {
+  if (options.check_folder) options.check_folder();
+}
+
+bool may_change(const SaveOptions& options) {
+  try {
+    check_may_change(options);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 // The hold of a folder's first rank on what is being written there: it goes unless it was committed.
 class TemporaryCheckpoint {
  public:
-  TemporaryCheckpoint(fs::path path, bool owner) : path_(std::move(path)), owner_(owner) {}
+  TemporaryCheckpoint(const SaveOptions& options, int64_t step, bool owner)
+      : options_(options), path_(options.folder / names::temporary(step)), owner_(owner) {}
   ~TemporaryCheckpoint() {
     std::error_code ignored;
-    if (owner_) fs::remove_all(path_, ignored);
+    if (owner_ && may_change(options_)) fs::remove_all(path_, ignored);
   }
   TemporaryCheckpoint(const TemporaryCheckpoint&) = delete;
   TemporaryCheckpoint& operator=(const TemporaryCheckpoint&) = delete;
   const fs::path& path() const { return path_; }
 
  private:
+  const SaveOptions& options_;
   fs::path path_;
   bool owner_;
 };
@@ -88,22 +103,23 @@ void add_facts(StoredManifest& plan, const Consensus& consensus, const Sharing& 
 }
 
 // Renames every folder's checkpoint into place, or none: where one cannot, the others take it back.
-void commit_all(const fs::path& folder, int64_t step, Consensus& consensus, bool first,
+void commit_all(const SaveOptions& options, int64_t step, Consensus& consensus, bool first,
                 const std::string& lost) {
   bool committed = false;
   try {
     consensus.all(
         [&] {
-          if (first) commit(folder, step);
+          check_may_change(options);
+          if (first) commit(options.folder, step);
           committed = first;
           return std::string();
         },
         lost);
   } catch (const UserError&) {
-    if (committed) undo_commit(folder, step);
+    if (committed && may_change(options)) undo_commit(options.folder, step);
     throw;
   }
-  if (committed) finish_commit(folder, step);
+  if (committed && may_change(options)) finish_commit(options.folder, step);
 }
 
 }  // namespace
@@ -156,9 +172,10 @@ fs::path save(const SaveOptions& options, const SavePlan& plan, const Progress& 
   const std::string lost = loss_of(step);
   const Sharing& sharing = plan.agreement->sharing;
   const bool first = sharing.leads(ranks.rank);
-  const TemporaryCheckpoint temporary(options.folder / names::temporary(step), first);
+  const TemporaryCheckpoint temporary(options, step, first);
   const auto texts = consensus.all(
       [&] {
+        check_may_change(options);
         if (first) prepare(options, temporary.path());
         return plan.agreement->regions ? std::string() : shards_text(plan.shards);
       },
@@ -168,12 +185,14 @@ fs::path save(const SaveOptions& options, const SavePlan& plan, const Progress& 
 
   const auto facts = consensus.all(
       [&] {
+        check_may_change(options);
         const fs::path path = temporary.path() / names::shard(ranks.rank, ranks.world);
         return write_shards(path, stored, ranks.rank, plan.shards);
       },
       lost);
   const auto by_first = [&](const auto& work) {  // once in every folder
     return [&, work] {
+      check_may_change(options);
       if (first) work();
       return std::string();
     };
@@ -186,7 +205,7 @@ fs::path save(const SaveOptions& options, const SavePlan& plan, const Progress& 
   }
   consensus.all(by_first([&] { write_file_atomic(manifest, text.empty() ? manifest_text(stored) : text); }),
                 lost);
-  commit_all(options.folder, step, consensus, first, lost);
+  commit_all(options, step, consensus, first, lost);
   consensus.all(by_first([&] {
                   if (options.best) mark_best(options.folder, options, step);
                   remove_old(options.folder, options, step);

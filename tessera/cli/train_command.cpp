@@ -182,6 +182,12 @@ std::vector<std::string> with_searched_plan(TrainOptions options, const fs::path
   return changed;
 }
 
+/// Ranks that start again would make a folder that was removed.
+void check_in_place(const recipe::RunFolder& folder) {
+  const std::string fault = folder.locked ? recipe::folder_fault(folder.path, *folder.locked) : "";
+  if (!fault.empty()) throw UserError(fault);
+}
+
 /// `files` ends before ranks start: a process that forks may have one thread only.
 int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
                     std::unique_ptr<launch::FileWatchdog> files, std::vector<std::string> arguments) {
@@ -213,6 +219,7 @@ int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
                    goes_on ? "latest" : options.resume.c_str());
       if (goes_on) ::setenv(kRestarted, "1", 1);
       std::this_thread::sleep_for(kBeforeRestart);
+      check_in_place(folder);
       code = launch::run_local(local, arguments, &stopped);
     }
     if (code == kExitUser) recipe::discard_run_folder(folder);

@@ -65,7 +65,7 @@ bool is_set_for_ranks(std::string_view name) {
   static constexpr std::string_view kNames[] = {
       "TESSERA_RANK",        "TESSERA_WORLD_SIZE",  "TESSERA_LOCAL_RANK",       "TESSERA_LOCAL_WORLD_SIZE",
       "TESSERA_MASTER_ADDR", "TESSERA_MASTER_PORT", "TESSERA_MASTER_LISTEN_FD", "TESSERA_RUN_DIR",
-      "TESSERA_RUN_HOLDER"};
+      "TESSERA_RUN_HOLDER",  "TESSERA_RUN_LOCK"};
   return std::ranges::find(kNames, name) != std::end(kNames);
 }
 

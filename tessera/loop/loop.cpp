@@ -42,10 +42,10 @@ class Loop {
                               input.counts)),
         save_every_(Every::of(state.recipe.checkpoint.every_steps, state.recipe.checkpoint.every_epochs,
                               input.counts)),
-        saver_(state, backend, world, input.checkpoints, log),
+        saver_(state, backend, world, input.checkpoints, log, input.folder_fault),
         telemetry_(state, backend, input.counts, monitor, log),
         pace_(input.when_pace_is_known),
-        trace_(state, end_, world, input.trace_file, log),
+        trace_(state, end_, world, input.trace_file, input.folder_fault, log),
         evaluations_(
             state, backend, world,
             {input.val, input.loader,
@@ -69,11 +69,13 @@ class Loop {
     // A run that was finished already still says what it reached.
     if (!stop && !steps_only() && evaluations_.last().metrics.samples == 0) stop = evaluate_now();
     result_.finished = state_.step >= end_ && !stop;
+    check_folders(world_, input_.folder_fault);
     finish(loader);
     return std::move(result_);
   }
 
  private:
+  bool stop_requested() const { return folder_lost_ || (input_.stop_requested && input_.stop_requested()); }
   bool steps_only() const { return input_.steps_only > 0; }
 
   /// What is due before the first step of this process. True: some rank was asked to stop.
@@ -97,7 +99,7 @@ class Loop {
     const std::optional<double> bubble = world_.bubble_seconds();
     const StepResult step = trace_.run([&] {
       return train_step(state_, backend_, world_, loader, input_.sizes.accumulation, lr,
-                        input_.stop_requested);
+                        [this] { return stop_requested(); });
     });
     if (step.stalled) {
       log_.warn("stopped while waiting for data; this step was not taken");
@@ -112,11 +114,15 @@ class Loop {
     StepTimes times{seconds, loader.take_wait_seconds(), world_.wait_seconds() - waited};
     if (bubble) times.bubble = *world_.bubble_seconds() - *bubble;
     result_.computed_seconds += std::max(0.0, seconds - times.data_wait - times.comm_wait);
-    telemetry_.step(step, lr, times);
+    // The vote of the next step, or the stop of this rank alone, takes this to all ranks, and the save after
+    // it ends the run.
+    folder_lost_ = folder_lost_ ||
+                   (telemetry_.is_line(state_.step) && input_.folder_fault && !input_.folder_fault().empty());
+    if (!folder_lost_) telemetry_.step(step, lr, times);
     pace_.add(seconds);
     result_.last_step = step;
     // Several ranks agree on a stop by the vote of a step; one rank alone also hears of it after the vote.
-    const bool stop = step.stop || (world_.size() == 1 && input_.stop_requested());
+    const bool stop = step.stop || (world_.size() == 1 && stop_requested());
     trace_.write_when_done(stop);
     return stop;
   }
@@ -187,6 +193,7 @@ class Loop {
   Evaluations evaluations_;
   const data::TrainLoader* loader_ = nullptr;  // while the loop runs
   bool files_hang_ = false;                    // some rank gave up waiting for images
+  bool folder_lost_ = false;                   // this rank has seen that
   LoopResult result_;
 };
 

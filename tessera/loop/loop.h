@@ -10,6 +10,7 @@
 #include "tessera/base/log.h"
 #include "tessera/data/loader.h"
 #include "tessera/loop/evaluation.h"
+#include "tessera/loop/folder_fault.h"
 #include "tessera/loop/run_state.h"
 #include "tessera/loop/saver.h"
 #include "tessera/loop/train_step.h"
@@ -33,6 +34,9 @@ struct LoopInput {
   std::filesystem::path trace_file = {};
   /// Called once, when enough steps of this process were made to know their pace (StepPace). May be empty.
   std::function<void(double seconds)> when_pace_is_known = {};
+  /// Looked at with every line of metrics and before every change of `checkpoints`. Ends the run with
+  /// FolderLost.
+  FolderFault folder_fault = {};
 };
 
 struct LoopResult {

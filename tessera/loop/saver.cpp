@@ -43,8 +43,14 @@ Copy copy_shards(std::vector<checkpoint::TensorShard>& shards) {
 
 }  // namespace
 
-Saver::Saver(RunState& state, Backend& backend, World& world, std::filesystem::path folder, Log& log)
-    : state_(state), backend_(backend), world_(world), folder_(std::move(folder)), log_(log) {
+Saver::Saver(RunState& state, Backend& backend, World& world, std::filesystem::path folder, Log& log,
+             FolderFault fault)
+    : state_(state),
+      backend_(backend),
+      world_(world),
+      folder_(std::move(folder)),
+      log_(log),
+      fault_(std::move(fault)) {
   if (state.recipe.checkpoint.async) writers_ = world.another("checkpoint");
 }
 
@@ -60,17 +66,22 @@ void Saver::wait_for_writer() {
     const Written written = writer_.get();
     newest_ = written.checkpoint;
     times_.written += written.seconds;
+  } catch (const FolderLost&) {
+    throw;
   } catch (const UserError& error) {
     failed(error);
   }
 }
 
-std::filesystem::path Saver::save_with_retries(const std::function<std::filesystem::path()>& save) {
+std::filesystem::path Saver::save_with_retries(World& world,
+                                               const std::function<std::filesystem::path()>& save) {
   auto pause = kFirstPause;
   for (int64_t left = state_.recipe.checkpoint.retries;; --left, pause = std::min(pause * 2, kLongestPause)) {
+    check_folders(world, fault_);  // the save makes the folder where it is missing
     try {
       return save();
-    } catch (const UserError& error) {
+    } catch (const UserError& error) {  // all ranks have it
+      check_folders(world, fault_);
       if (left == 0) throw;
       log_.warn(concat(error.what(), "; trying again in ", pause.count(), " s"));
     }
@@ -92,13 +103,20 @@ void Saver::save(bool best) {
   failure_.reset();
   best_score_ = best ? std::optional(state_.score) : std::nullopt;
   SaveRequest request = save_request(state_, backend_, folder_, best);
+  if (fault_) {
+    request.options.check_folder = [fault = fault_] {
+      if (const std::string text = fault(); !text.empty()) throw FolderLost(text);
+    };
+  }
   ++times_.saves;
   if (!writers_) {
     try {
-      newest_ = save_with_retries([&] {
+      newest_ = save_with_retries(world_, [&] {
         return checkpoint::save(request.options, request.memory->shards(), request.progress,
                                 checkpoint_ranks(world_));
       });
+    } catch (const FolderLost&) {
+      throw;
     } catch (const UserError& error) {
       failed(error);
     }
@@ -106,11 +124,13 @@ void Saver::save(bool best) {
   } else {
     checkpoint::SavePlan plan;
     try {
-      save_with_retries([&] {
+      save_with_retries(world_, [&] {
         plan = checkpoint::plan_save(request.options, request.memory->shards(), request.progress.step,
                                      checkpoint_ranks(world_));
         return std::filesystem::path();
       });
+    } catch (const FolderLost&) {
+      throw;
     } catch (const UserError& error) {
       failed(error);
       times_.stalled += seconds_since(start);
@@ -124,7 +144,7 @@ void Saver::save(bool best) {
     writer_ = std::async(std::launch::async, [this, request = std::move(request), plan = std::move(plan),
                                               copy = std::move(copy), &writers = *writers_]() mutable {
       const auto begin = Clock::now();
-      const auto checkpoint = save_with_retries([&] {
+      const auto checkpoint = save_with_retries(writers, [&] {
         return checkpoint::save(request.options, plan, request.progress, checkpoint_ranks(writers));
       });
       copy.memory.reset();  // not only when the next save asks how this one went

@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/loop/folder_fault.h"
 #include "tessera/loop/run_state.h"
 #include "tessera/loop/world.h"
 
@@ -32,8 +33,10 @@ struct SaveTimes {
 /// same.
 class Saver {
  public:
-  /// Collective. All references outlive it. `folder`: the run's checkpoints.
-  Saver(RunState& state, Backend& backend, World& world, std::filesystem::path folder, Log& log);
+  /// Collective. All references outlive it. `folder`: the run's checkpoints. A save writes and removes
+  /// nothing, is not tried again and throws FolderLost once `fault` of any rank gives a text.
+  Saver(RunState& state, Backend& backend, World& world, std::filesystem::path folder, Log& log,
+        FolderFault fault = {});
   /// After an error: gives a save under way a few seconds to end. What it leaves unfinished is no checkpoint.
   ~Saver();
   Saver(const Saver&) = delete;
@@ -49,7 +52,8 @@ class Saver {
  private:
   void wait_for_writer();
   /// The checkpoint that `save` makes, at the latest after the last retry.
-  std::filesystem::path save_with_retries(const std::function<std::filesystem::path()>& save);
+  /// `world`: of the calling threads.
+  std::filesystem::path save_with_retries(World& world, const std::function<std::filesystem::path()>& save);
   /// To be called with the error of a save that failed each time.
   void failed(const UserError& error);
 
@@ -59,6 +63,7 @@ class Saver {
   std::filesystem::path folder_, newest_;
   std::unique_ptr<World> writers_;  // of the writing threads; null when saves are not beside the training
   Log& log_;
+  FolderFault fault_;
   SaveTimes times_;
   std::optional<double> best_score_;  // of the last save, if it is among the best
   std::optional<UserError> failure_;  // of the last save, where the run went on

@@ -87,11 +87,12 @@ void Telemetry::record(const StepResult& step, double seconds) {
 }
 
 StepTrace::StepTrace(const RunState& state, int64_t last_step, World& world, std::filesystem::path file,
-                     Log& log)
+                     FolderFault fault, Log& log)
     : state_(state),
       last_step_(last_step),
       world_(world),
       file_(std::move(file)),
+      fault_(std::move(fault)),
       log_(log),
       traced_(parse_step_range(state.recipe.run.trace)),
       trace_(world.rank()) {}
@@ -111,7 +112,7 @@ void StepTrace::write_when_done(bool stop) {
   traced_.reset();
   const std::string mine = trace_.events();
   auto events = world_.gather(mine, "trace");
-  if (file_.empty()) return;
+  if (file_.empty() || (fault_ && !fault_().empty())) return;
   // Ranks that are pretended answer with this one's.
   if (std::ranges::all_of(events, [&](const std::string& each) { return each == mine; })) events = {mine};
   try {

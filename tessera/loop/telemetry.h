@@ -10,6 +10,7 @@
 #include "tessera/base/log.h"
 #include "tessera/base/trace.h"
 #include "tessera/loop/backend.h"
+#include "tessera/loop/folder_fault.h"
 #include "tessera/loop/run_state.h"
 #include "tessera/loop/train_step.h"
 #include "tessera/loop/world.h"
@@ -38,9 +39,10 @@ class Telemetry {
   double epoch() const;
   /// Over the steps of this process, if it made any.
   std::optional<double> images_per_second() const;
+  /// Does this step get a line of metrics?
+  bool is_line(int64_t step) const;
 
  private:
-  bool is_line(int64_t step) const;
   void record(const StepResult& step, double seconds);
 
   const RunState& state_;
@@ -57,7 +59,8 @@ class Telemetry {
 /// The trace of the steps that run.trace names. One thread.
 class StepTrace {
  public:
-  StepTrace(const RunState& state, int64_t last_step, World& world, std::filesystem::path file, Log& log);
+  StepTrace(const RunState& state, int64_t last_step, World& world, std::filesystem::path file,
+            FolderFault fault, Log& log);
   /// Runs the step that follows, traced if it is among them.
   StepResult run(const std::function<StepResult()>& step);
   /// Writes the file once the last step to trace is made, or the run stops before. All ranks agree on that.
@@ -69,6 +72,7 @@ class StepTrace {
   const int64_t last_step_;
   World& world_;
   const std::filesystem::path file_;
+  const FolderFault fault_;  // of the folder of `file_`
   Log& log_;
   std::optional<StepRange> traced_;  // until it is written
   Trace trace_;

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "tessera/base/error.h"
@@ -27,6 +28,7 @@ constexpr const char* kCheckpointDir = "train.checkpoint_dir";
 
 constexpr const char* kChosen = "TESSERA_RUN_DIR";     // the run folder
 constexpr const char* kHolder = "TESSERA_RUN_HOLDER";  // process number of the parent that holds its lock
+constexpr const char* kLocked = "TESSERA_RUN_LOCK";    // "DEVICE INODE" of the file of that lock
 
 // What each start of a run writes, the mark of a run last.
 constexpr const char* kOfAStart[] = {"metrics.jsonl", "metrics.csv", "statistics.jsonl", "tensorboard",
@@ -36,6 +38,14 @@ constexpr const char* kOfAStart[] = {"metrics.jsonl", "metrics.csv", "statistics
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
+}
+
+/// The file of the lock that the parent holds.
+std::optional<LockedFile> locked_by_parent(const fs::path& folder) {
+  LockedFile file{fs::absolute(folder) / ".lock"};
+  std::istringstream text(variable(kLocked));
+  if (text >> file.device >> file.inode) return file;
+  return std::nullopt;
 }
 
 bool held_by_parent() { return variable(kHolder) == std::to_string(::getppid()); }
@@ -96,9 +106,10 @@ std::optional<RunFolder> try_claim(const fs::path& folder) {
     claimed.made = made = made || claimed.made;
     claimed.lock = FileLock::try_take(folder / ".lock", FileLock::kLook);
     if (!claimed.lock) return std::nullopt;
+    claimed.locked = claimed.lock->file();
     std::error_code ignored;
     // A start that failed in this moment took the folder away again, and the lock's file with it.
-    if (fs::exists(folder / ".lock", ignored) && fs::exists(folder / "logs", ignored)) return claimed;
+    if (claimed.locked->is_in_place() && fs::exists(folder / "logs", ignored)) return claimed;
   }
 }
 
@@ -270,7 +281,14 @@ fs::path check_run_folder(const Recipe& recipe, const std::string& resume) {
 
 RunFolder claim_run_folder(const Recipe& recipe, const std::string& resume) {
   const std::string chosen = variable(kChosen);
-  if (!chosen.empty() && held_by_parent()) return create_run_folder(chosen);
+  if (!chosen.empty() && held_by_parent()) {
+    const std::optional<LockedFile> locked = locked_by_parent(chosen);
+    const std::string fault = locked ? folder_fault(fs::absolute(chosen), *locked) : "";
+    if (!fault.empty()) throw UserError(fault);
+    RunFolder folder = create_run_folder(chosen);
+    folder.locked = locked;
+    return folder;
+  }
   const std::string dir = chosen.empty() ? recipe.run.dir : chosen;
   const bool resuming = continues_its_run(dir, resume);
   if (!dir.empty()) return claim_given(dir, resuming, chosen.empty() ? "run.dir" : kChosen);
@@ -280,10 +298,42 @@ RunFolder claim_run_folder(const Recipe& recipe, const std::string& resume) {
   return claim_new(recipe.name);
 }
 
+namespace {
+
+/// The text of the error that user_error() throws.
+std::string error_text_of(const ErrorParts& parts) {
+  try {
+    user_error(parts);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+std::string folder_fault(const fs::path& folder, const LockedFile& lock) {
+  if (lock.is_in_place()) return "";
+  return error_text_of(
+      {.where = "train.run_folder",
+       .problem = concat(folder.string(), " was removed or replaced while this run wrote into it"),
+       .expected = "the folder to stay until the run ends",
+       .hint = "nothing more was written there; start the run again"});
+}
+
+std::string checkpoints_fault(const LockedFile& lock) {
+  if (lock.is_in_place()) return "";
+  return error_text_of({.where = kCheckpointDir,
+                        .problem = concat("the folder of checkpoints ", lock.path.parent_path().string(),
+                                          " was removed or replaced while this run saved into it"),
+                        .expected = "the folder to stay until the run ends",
+                        .hint = "nothing more was written there; start the run again"});
+}
+
 void discard_run_folder(const RunFolder& folder) {
   std::error_code ignored;
   const fs::path& path = folder.path;
   if (!folder.made || fs::exists(path / "recipe.toml", ignored)) return;
+  if (folder.locked && !folder.locked->is_in_place()) return;
   fs::remove_all(path / "logs", ignored);
   if (fs::is_symlink(path / "checkpoints", ignored)) fs::remove(path / "checkpoints", ignored);
   fs::remove(path / checkpoint::kRunId, ignored);
@@ -313,6 +363,7 @@ std::optional<fs::path> keep_earlier_start(const fs::path& run_dir) {
 void share_with_children(const RunFolder& folder) {
   ::setenv(kChosen, folder.path.c_str(), 1);
   ::setenv(kHolder, std::to_string(::getpid()).c_str(), 1);
+  if (folder.locked) ::setenv(kLocked, concat(folder.locked->device, ' ', folder.locked->inode).c_str(), 1);
 }
 
 fs::path checkpoint_folder(const Recipe& recipe, const fs::path& run_dir, bool resuming) {

@@ -16,6 +16,8 @@ struct RunFolder {
   std::optional<FileLock> lock = {};  // keeps other processes out while the run goes on
   bool made = false;                  // it was not there before
   std::string note = {};              // a line to tell; "" for none
+  /// The file of the lock that this process or its parent holds; none: the lock is held by another rank.
+  std::optional<LockedFile> locked = {};
 };
 
 /// Takes the folder for this run: run.dir where given, else runs/<name>, or runs/<name>-2, -3, ... where
@@ -23,10 +25,11 @@ struct RunFolder {
 /// newest existing one that holds a complete checkpoint (the note names newer ones), else the newest one that
 /// began, unless it is the path of a checkpoint outside run.dir, which starts a run of its own. Runs of
 /// --pretend-world are never continued. The variable TESSERA_RUN_DIR wins over run.dir. Where this process's
-/// parent set it by share_with_children, it holds the lock, and the folder is taken as it is. One process of
-/// a run calls it. Errors: UserError when run.dir holds a run already and nobody asked to resume it (no run
-/// overwrites another), when it was pretended and is to be resumed, when another process writes this run,
-/// when it or its checkpoints cannot be read, when it cannot be created.
+/// parent set it by share_with_children, it holds the lock, and the folder is taken as it is; a UserError
+/// where it was removed or replaced since. One process of a run calls it. Errors: UserError when run.dir
+/// holds a run already and nobody asked to resume it (no run overwrites another), when it was pretended and
+/// is to be resumed, when another process writes this run, when it or its checkpoints cannot be read, when it
+/// cannot be created.
 RunFolder claim_run_folder(const Recipe& recipe, const std::string& resume);
 
 /// The folder that claim_run_folder() would take, for a dry run: nothing is made or kept locked. Errors:
@@ -34,8 +37,16 @@ RunFolder claim_run_folder(const Recipe& recipe, const std::string& resume);
 /// on a place where no folder can be made.
 std::filesystem::path check_run_folder(const Recipe& recipe, const std::string& resume);
 
+/// What is wrong with a run folder whose lock this process or its parent holds, as the text of an error;
+/// empty: nothing. A run whose folder was removed, or removed and taken by another run, must neither write
+/// into the folder nor remove anything there.
+std::string folder_fault(const std::filesystem::path& folder, const LockedFile& lock);
+/// The same for a folder of checkpoints whose lock, of lock_checkpoints(), this process holds.
+std::string checkpoints_fault(const LockedFile& lock);
+
 /// Removes what a claim made, for a start that failed before its run began: recipe.toml is not yet there.
-/// What was there before stays, and whatever else lies in the folder.
+/// What was there before stays, and whatever else lies in the folder. Does nothing where the folder was
+/// removed or replaced meanwhile.
 void discard_run_folder(const RunFolder& folder);
 
 /// Moves what an earlier start left in the folder of a run (metrics, recipe and the like; not logs, which

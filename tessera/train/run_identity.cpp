@@ -47,6 +47,22 @@ std::optional<FileLock> hold_checkpoints(const Prepared& p, mesh::Mesh& mesh) {
   return lock;
 }
 
+HeldFolders::HeldFolders(const recipe::RunFolder& folder, const std::optional<FileLock>& checkpoints)
+    : path_(folder.path), folder_(folder.locked) {
+  if (checkpoints) checkpoints_ = checkpoints->file();
+}
+
+std::string HeldFolders::fault() const {
+  std::string text = folder_ ? recipe::folder_fault(path_, *folder_) : "";
+  if (text.empty() && checkpoints_) text = recipe::checkpoints_fault(*checkpoints_);
+  return text;
+}
+
+void HeldFolders::check(mesh::Mesh& mesh) const {
+  for (const std::string& text : mesh.world().all_gather_text(fault(), "folder of the run"))
+    if (!text.empty()) throw UserError(text);
+}
+
 void clear_leftovers(const fs::path& checkpoints) {
   try {
     checkpoint::clear_leftovers(checkpoints);

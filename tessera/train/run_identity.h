@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
 
 #include "tessera/base/file.h"
 #include "tessera/base/log.h"
@@ -20,6 +21,22 @@ recipe::RunFolder agree_on_run_folder(const Prepared& p, mesh::Mesh& mesh);
 
 /// Keeps other runs out of the folder of checkpoints. Collective: all ranks fail with the first rank's error.
 std::optional<FileLock> hold_checkpoints(const Prepared& p, mesh::Mesh& mesh);
+
+/// What happened to the run's folders since this process took them. Safe from any thread.
+class HeldFolders {
+ public:
+  HeldFolders() = default;
+  HeldFolders(const recipe::RunFolder& folder, const std::optional<FileLock>& checkpoints);
+  /// The text of an error once a folder was removed or replaced; empty: neither, or this process holds no
+  /// lock.
+  std::string fault() const;
+  /// Throws that text as a UserError on all ranks, where any rank has one. Collective.
+  void check(mesh::Mesh& mesh) const;
+
+ private:
+  std::filesystem::path path_;
+  std::optional<LockedFile> folder_, checkpoints_;
+};
 
 /// What cannot be read or removed stays: looking for a checkpoint says why, on all ranks.
 void clear_leftovers(const std::filesystem::path& checkpoints);

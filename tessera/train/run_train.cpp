@@ -133,6 +133,7 @@ class TrainRun {
     folder_ = agree_on_run_folder(p_, *mesh_);
     p_.run_dir = folder_.path;
     std::optional<FileLock> lock = hold_checkpoints(p_, *mesh_);
+    held_ = HeldFolders(folder_, lock);
     p_.checkpoints = recipe::checkpoint_folder(recipe(), p_.run_dir, !p_.job.resume.empty());
     log_.open_file(p_.run_dir / "logs" / concat("rank-", p_.ranks.rank, ".log"));
     log_.info(concat("training ", recipe().name, " in ", p_.run_dir.string()));
@@ -169,6 +170,7 @@ class TrainRun {
 
   /// What the run begins with: its checkpoint, other weights, a teacher.
   void restore() {
+    held_.check(*mesh_);  // minutes may have passed since the folders were taken
     if (is_first() && !p_.ranks.pretended()) clear_leftovers(p_.checkpoints);
     mesh_->world().barrier("leftovers");
     const std::vector<std::string>& classes = p_.val->classes();
@@ -183,6 +185,7 @@ class TrainRun {
   }
 
   void open_monitor() {
+    held_.check(*mesh_);
     if (is_first()) {
       const auto kept = resumed_.empty() ? recipe::keep_earlier_start(p_.run_dir) : std::nullopt;
       if (kept)
@@ -213,7 +216,8 @@ class TrainRun {
                                 launch::stop_or_limit(recipe().run.time_limit, recipe().run.time_margin),
                                 steps_only(),
                                 is_first() ? p_.run_dir / "trace.json" : fs::path(),
-                                pace_teller()};
+                                pace_teller(),
+                                [this] { return held_.fault(); }};
     mesh_->check_refusals();
     eager::MeshWorld world(*mesh_);
     try {
@@ -236,6 +240,7 @@ class TrainRun {
   int64_t steps_only() const { return p_.ranks.pretended() ? p_.job.pretend_steps : p_.job.trial_steps; }
 
   int finish_trial(const loop::LoopResult& result) {
+    held_.check(*mesh_);
     if (result.finished) {
       end_trial(p_, result, *mesh_, log_);
     } else {
@@ -250,6 +255,7 @@ class TrainRun {
     Finished run{of_loop, {}};
     loop::LoopResult& result = run.result;
     if (result.checkpoint.empty()) result.checkpoint = resumed_;  // nothing was left to train
+    held_.check(*mesh_);
     if (result.finished) {
       stage_ = "while writing the summary";
       try {
@@ -286,6 +292,7 @@ class TrainRun {
   Prepared p_;
   std::unique_ptr<mesh::Mesh> mesh_;
   recipe::RunFolder folder_;
+  HeldFolders held_;
   std::unique_ptr<eager::TrainState> state_;
   std::unique_ptr<eager::Backend> backend_;
   fs::path resumed_;  // the checkpoint that it goes on from; empty: none

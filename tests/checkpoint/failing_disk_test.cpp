@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <optional>
 
 #include "sample_state.h"
 #include "tessera/base/file.h"
@@ -72,6 +73,33 @@ TEST(FailingSave, OneRankThatCannotWriteIsNamedOnAll) {
                      ": File too large; step_00000002 was not saved; older checkpoints are untouched"));
   }
   expect_step_1_alone_and_sound(folder.path());
+}
+
+// Whatever a save was doing when another run took the folder: from then on it changes nothing there.
+TEST(FailingSave, AFolderThatIsLostStaysAsItIs) {
+  const TemporaryFolder folder("tessera-checkpoint");
+  int64_t lost_after = 0;  // calls of the check
+  for (bool saved = false; !saved; ++lost_after) {
+    const fs::path at = folder.path() / std::to_string(lost_after);
+    save_sample({.folder = at, .keep = 1}, 1);
+    int64_t calls = 0;
+    std::optional<Names> when_lost;
+    SaveOptions options{.folder = at, .keep = 1};
+    options.check_folder = [&] {
+      if (calls++ < lost_after) return;
+      if (!when_lost) when_lost = names_in(at);
+      user_error({.where = "test", .problem = "the folder is lost"});
+    };
+    const std::string error = save_ranks(options, sample_tensors(), 2, 1, 0)[0];
+    saved = error.empty();
+    if (saved) {
+      EXPECT_EQ(names_in(at), Names({"step_00000002"}));
+    } else {
+      EXPECT_NE(error.find("failed: [test] the folder is lost; step_00000002 "), std::string::npos) << error;
+      EXPECT_EQ(names_in(at), when_lost) << "after " << lost_after << " calls";
+    }
+  }
+  EXPECT_GT(lost_after, 4);
 }
 
 TEST(FailingSave, AFolderThatCannotBeMade) {

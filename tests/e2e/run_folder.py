@@ -5,11 +5,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 
 from files import make_image_folder
-from harness import (PROGRAM, SOURCE, check, losses, main, rows, scratch, settings, summary, tessera, tiny_recipe,
+from harness import (PROGRAM, SOURCE, check, losses, main, rows, scratch, send, settings, summary, tessera, tiny_recipe,
                      train)
 
 NUMBERS = ("val_top1", "val_loss", "train_seconds", "images_per_second", "steps", "world_size", "peak_rss_bytes",
@@ -125,6 +126,58 @@ def starts_anew_beside_what_saved_nothing():
             check("steps = 1000000" in (kept / "recipe.toml").read_text(), "its recipe as well")
             text = tessera(*words, "--resume", "latest", folder=folder).done()
             check("earlier start" not in text and not (folder / run_dir / "earlier-2").exists(), text)
+
+
+def listing(folder):
+    """What lies in a folder, and when each was written."""
+    return {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
+
+
+def ends_when_its_folder_is_removed():
+    """Alone, on two ranks, with saves beside the training, with go_on and with restarts: one line, and nothing is made anew."""
+    keys = settings(train__steps=1000000, checkpoint__every_steps=50)
+    go_on = settings(checkpoint__on_failed_save="go_on", checkpoint__retries=3)
+    asynchronous = settings(checkpoint__async="true")
+    no_saves = settings(checkpoint__every_steps=0)
+    for words in ((), ("--procs", 2), ("--procs", 2, *asynchronous, *go_on), ("--procs", 2, "--max-restarts", 2, *go_on),
+                  ("--procs", 2, *no_saves)):
+        with scratch() as folder, train(folder, *keys, *words) as run:
+            run.wait_for_step(60, folder / "run")
+            (folder / "run").rename(folder / "gone")  # in one moment, unlike rm -rf
+            shutil.rmtree(folder / "gone")
+            check(run.wait(60) == 2, words, run.tail())
+            errors = [line for line in run.text().splitlines() if "error: " in line]
+            check(len(errors) == 1 and errors[0].endswith(
+                f"error: [train.run_folder] {folder}/run was removed or replaced while this run wrote into it: expected the folder to "
+                "stay until the run ends; nothing more was written there; start the run again"), words, errors)
+            check("--resume" not in run.text() and "state saved" not in run.text(), words, run.tail())
+            check(not (folder / "run").exists(), words, listing(folder / "run"))
+            run.check_nothing_left()
+
+
+def leaves_the_run_alone_that_took_its_folder():
+    keys = settings(checkpoint__every_steps=50, checkpoint__keep=1)
+    with scratch() as folder, train(folder, "--procs", 2, *keys, *settings(train__steps=1000000)) as first:
+        first.wait_for_step(30, folder / "run")
+        for pid in first.ranks().values():
+            send(pid, signal.SIGSTOP)  # it notices nothing before the other run is done
+        shutil.rmtree(folder / "run")
+        train(folder, "--procs", 2, *keys, *settings(train__steps=8)).done()
+        before = listing(folder / "run")
+        for pid in first.ranks().values():
+            send(pid, signal.SIGCONT)
+        check(first.wait(60) == 2 and "[train.run_folder]" in first.text(), first.tail())
+        check(listing(folder / "run") == before, before, listing(folder / "run"))
+
+
+def ends_when_its_checkpoint_dir_is_removed():
+    with scratch() as folder, train(folder, "--procs", 2, *settings(
+            train__steps=1000000, checkpoint__every_steps=50, checkpoint__dir=folder / "saved")) as run:
+        run.wait_for_step(60, folder / "run")
+        (folder / "saved").rename(folder / "gone")
+        check(run.wait(60) == 2, run.tail())
+        check(f"error: [train.checkpoint_dir] the folder of checkpoints {folder}/saved was removed or replaced" in run.text(), run.tail())
+        check(not (folder / "saved").exists(), listing(folder / "saved"))
 
 
 def resumes_a_finished_run():
@@ -401,7 +454,8 @@ def version_for_a_bug_report():
 
 if __name__ == "__main__":
     main(folder_of_a_run, repeats_from_its_own_recipe, resumes_best_and_a_step, resumes_the_newest_run_that_saved,
-         starts_anew_beside_what_saved_nothing,
+         starts_anew_beside_what_saved_nothing, ends_when_its_folder_is_removed, leaves_the_run_alone_that_took_its_folder,
+         ends_when_its_checkpoint_dir_is_removed,
          resumes_a_finished_run, says_what_is_odd_and_what_is_used, eval_on_any_number_of_ranks, eval_names_its_dtype, eval_takes_a_length_of_zero, predict_images,
          predict_folders_patterns_and_broken_files, notes_beside_json, short_commands_sleep_while_they_wait,
          threads_of_the_environment,

@@ -4,13 +4,16 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "linear_backend.h"
 #include "tessera/base/file.h"
 #include "tessera/data/open_source.h"
 #include "tessera/monitor/report.h"
+#include "tests/error_text.h"
 #include "thread_world.h"
 
 namespace tessera::loop {
@@ -68,9 +71,9 @@ struct Trained {
 using Prepare = std::function<void(LinearBackend&)>;
 
 /// Trains on `ranks` threads in `folder`, from its newest checkpoint if there is one; stops after
-/// `stop_after` steps of this process if that is not 0.
+/// `stop_after` steps of this process if that is not 0. `fault`: of rank 0's folders.
 Trained train(const Sets& sets, int64_t ranks, const fs::path& folder, int64_t stop_after = 0,
-              const Prepare& prepare = {}) {
+              const Prepare& prepare = {}, const FolderFault& fault = {}) {
   Trained trained;
   run_thread_ranks(ranks, [&](World& world) {
     RunState state;
@@ -104,8 +107,9 @@ Trained train(const Sets& sets, int64_t ranks, const fs::path& folder, int64_t s
                                                                            .resume_step = state.step},
                                                    log);
     }
-    const LoopInput input{
+    LoopInput input{
         *source, *source, sizes, counts, loader, folder / "checkpoints", [&] { return state.step >= until; }};
+    if (world.rank() == 0) input.folder_fault = fault;
     LoopResult result = loop::run(state, backend, world, input, monitor.get(), log);
     if (world.rank() != 0) return;
     monitor->finish();
@@ -177,6 +181,42 @@ TEST(LinearBackend, ResumesBitwise) {
   const Trained two = train({}, 2, folder.path() / "two", 3);
   const Trained then_one = train({}, 1, folder.path() / "two");
   for (size_t i = 0; i < whole.weights.size(); ++i) EXPECT_NEAR(then_one.weights[i], whole.weights[i], 1e-6);
+}
+
+// Rank 0 alone sees it: no rank goes on, waits for another or changes what is in the folder.
+TEST(LostFolder, EndsAllRanksAndLeavesTheFolderAlone) {
+  for (const char* async : {"checkpoint.async=false", "checkpoint.async=true"}) {
+    for (const char* on_failed_save : {"fail", "go_on"}) {
+      const TemporaryFolder folder("linear");
+      const fs::path checkpoints = folder.path() / "checkpoints";
+      const FolderFault fault = [&] {
+        return fs::exists(checkpoints / "step_00000004") ? "[train.run_folder] it is lost" : std::string();
+      };
+      const Sets sets = {"train.steps=60", "checkpoint.keep=1", async, "checkpoint.retries=3",
+                         concat("checkpoint.on_failed_save=", on_failed_save)};
+      EXPECT_EQ(error_text([&] { train(sets, 2, folder.path(), 0, {}, fault); }),
+                "[train.run_folder] it is lost");
+      std::set<std::string> names;
+      for (const auto& entry : fs::directory_iterator(checkpoints))
+        names.insert(entry.path().filename().string());
+      EXPECT_EQ(names, std::set<std::string>({"step_00000002", "step_00000004"})) << async << on_failed_save;
+    }
+  }
+}
+
+// No save is due: the line of metrics finds it.
+TEST(LostFolder, IsNoticedBetweenSaves) {
+  for (const int64_t ranks : {1, 2}) {
+    const TemporaryFolder folder("linear");
+    std::atomic<int64_t> looked = 0;
+    const FolderFault fault = [&] { return ++looked > 5 ? "[train.run_folder] it is lost" : std::string(); };
+    const Sets sets = {"train.steps=100000", "train.eval_every_steps=0", "train.eval_every_epochs=0",
+                       "checkpoint.every_steps=0", "checkpoint.every_epochs=0"};
+    EXPECT_EQ(error_text([&] { train(sets, ranks, folder.path(), 0, {}, fault); }),
+              "[train.run_folder] it is lost");
+    EXPECT_LT(looked, 20);
+    EXPECT_FALSE(fs::exists(folder.path() / "checkpoints")) << "nothing was saved";
+  }
 }
 
 TEST(LinearBackend, IsReported) {

@@ -349,7 +349,52 @@ TEST_F(RunFolders, TheChildrenOfItsHolderUseIt) {
   ::setenv("TESSERA_RUN_HOLDER", "1", 1);  // somebody else's: the variables came by another way
   EXPECT_TRUE(claimed_by_a_child(named("mine")).find("is in use") != std::string::npos);
   ::unsetenv("TESSERA_RUN_HOLDER");
+  ::unsetenv("TESSERA_RUN_LOCK");
   ::unsetenv("TESSERA_RUN_DIR");
+}
+
+// Another run takes the folder after rm -rf: neither a rank that starts again nor a failed start touches it.
+TEST_F(RunFolders, WhatIsRemovedOrReplacedIsNoLongerItsHolders) {
+  const fs::path path = fs::current_path() / "here";
+  const std::string lost =
+      concat("[train.run_folder] ", path.string(),
+             " was removed or replaced while this run wrote into it: expected the folder "
+             "to stay until the run ends; nothing more was written there; start the run "
+             "again");
+  const RunFolder first = claim_run_folder(named("mine", "here"), "");
+  ASSERT_TRUE(first.locked);
+  EXPECT_EQ(folder_fault(first.path, *first.locked), "");
+  share_with_children(first);
+  fs::remove_all("here");
+  EXPECT_EQ(folder_fault(first.path, *first.locked), lost);
+  EXPECT_EQ(claimed_by_a_child(named("mine")), "error: " + lost);
+  EXPECT_FALSE(fs::exists("here"));
+  ::unsetenv("TESSERA_RUN_DIR");
+  const RunFolder second = claim_run_folder(named("mine", "here"), "");
+  EXPECT_EQ(folder_fault(second.path, *second.locked), "");
+  EXPECT_EQ(folder_fault(first.path, *first.locked), lost);
+  discard_run_folder(first);
+  EXPECT_TRUE(fs::exists("here/.lock") && fs::exists("here/logs"));
+  discard_run_folder(second);
+  EXPECT_FALSE(fs::exists("here"));
+  ::unsetenv("TESSERA_RUN_HOLDER");
+  ::unsetenv("TESSERA_RUN_LOCK");
+}
+
+TEST_F(RunFolders, CheckpointsThatAreRemovedAreNoLongerTheRuns) {
+  Recipe recipe = named("mine", "here");
+  recipe.checkpoint.dir = fs::current_path() / "saved";
+  const RunFolder folder = claim_run_folder(recipe, "");
+  const auto lock = lock_checkpoints(recipe, folder.path, "the run");
+  ASSERT_TRUE(lock);
+  EXPECT_EQ(checkpoints_fault(lock->file()), "");
+  fs::remove_all("saved");
+  EXPECT_TRUE(checkpoints_fault(lock->file())
+                  .starts_with(concat("[train.checkpoint_dir] the folder of checkpoints ",
+                                      (fs::current_path() / "saved").string(), " was removed or replaced")));
+  fs::create_directory("saved");
+  write_file_atomic("saved/.lock", "another run\n");
+  EXPECT_NE(checkpoints_fault(lock->file()), "");
 }
 
 TEST_F(RunFolders, WhatCannotBeLookedIntoHoldsPerhapsARun) {
