@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kTrainPlan = "cli.train_plan";
+constexpr int kSignalled = 128;  // exit codes above it are signals
 
 std::string hash_of(const std::string& text) {
   TextChecksum checksum;
@@ -66,14 +67,37 @@ void measure_profile(const SearchRequest& request, const fs::path& profile) {
   std::cerr << "measuring the machine for predicted step times (tessera plan profile)\n";
   launch::LocalOptions options;
   options.procs = 1;
-  const int code = launch::run_local(options, arguments);
+  bool stopped = false;
+  const int code = launch::run_local(options, arguments, &stopped);
+  if (stopped && code > kSignalled) throw StoppedMeasuring{code};
   if (code == kExitDone) return;
   user_error({.where = kTrainPlan,
               .problem = concat("tessera plan profile failed with exit code ", code),
               .hint = "run it alone and give its file with --profile, or train without --plan search"});
 }
 
+/// A profile takes long to measure: the next start can use it.
+SearchedPlan search_measured(const SearchRequest& request, bool measured) {
+  try {
+    return search_plan(request, here());
+  } catch (const UserError&) {
+    if (measured)
+      std::cerr << "the measured profile is kept; use it again with --profile " << request.query.profile
+                << '\n';
+    throw;
+  }
+}
+
 }  // namespace
+
+void check_search(const SearchRequest& request, const recipe::Recipe& recipe, bool resumes) {
+  if (!request.memory.empty()) static_cast<void>(bytes_from_text(request.memory, kTrainPlan));
+  if (resumes) return;  // with the settings of the kept plan, which need not be those of the search
+  const recipe::TrainRecipe& train = recipe.train;
+  // As the search takes it: a batch that is given alone is divided as each plan needs.
+  const bool alone = train.batch > 0 && train.batch_per_rank == 0;
+  static_cast<void>(recipe::resolve_batch(train, alone ? 1 : request.query.ranks));
+}
 
 PinnedPlan pinned_plan(SearchRequest request, const fs::path& folder, bool resumes) {
   const fs::path record = folder / "plan_search.json", plan = folder / "searched_plan.json";
@@ -84,12 +108,13 @@ PinnedPlan pinned_plan(SearchRequest request, const fs::path& folder, bool resum
     }
     restore_recipe(record, &request.query.sets);
   }
-  if (request.query.profile.empty()) {
+  const bool measures = request.query.profile.empty();
+  if (measures) {
     const fs::path profile = folder / "profile.json";
     measure_profile(request, profile);
     request.query.profile = profile.string();
   }
-  const SearchedPlan searched = search_plan(request, here());
+  const SearchedPlan searched = search_measured(request, measures);
   const planner::FoundPlan& best = searched.result.best.front();
   const std::string text = plan::to_json(best.question.plan);
   const PinnedPlan pinned{settings_of(searched, best, fs::absolute(plan).string()), best.time.seconds};

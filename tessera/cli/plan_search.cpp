@@ -166,7 +166,7 @@ double bytes_from_text(const std::string& text, const std::string& where) {
     if (unit == one.name && bytes >= 1 && bytes <= 1e18) return bytes;
   }
   user_error({.where = where,
-              .problem = concat("the memory is ", text.empty() ? "empty" : escape(text)),
+              .problem = concat("--memory is ", text.empty() ? "empty" : escape(text)),
               .expected = "a size such as 24GiB, 800MiB or 80GB"});
 }
 

@@ -163,9 +163,7 @@ std::vector<std::string> without(const std::vector<std::string>& arguments,
   return kept;
 }
 
-/// The arguments of ranks that train the searched plan.
-std::vector<std::string> with_searched_plan(TrainOptions options, const fs::path& folder,
-                                            const std::vector<std::string>& arguments) {
+SearchRequest search_request(TrainOptions options) {
   complete_recipe(options);
   SearchRequest request;
   request.query = {.recipe = options.recipe,
@@ -174,6 +172,13 @@ std::vector<std::string> with_searched_plan(TrainOptions options, const fs::path
                    .ranks = *options.procs,
                    .ranks_per_host = *options.procs};
   request.memory = options.memory;
+  return request;
+}
+
+/// The arguments of ranks that train the searched plan.
+std::vector<std::string> with_searched_plan(const TrainOptions& options, const fs::path& folder,
+                                            const std::vector<std::string>& arguments) {
+  const SearchRequest request = search_request(options);
   const PinnedPlan pinned = pinned_plan(request, folder, !options.resume.empty());
   std::vector<std::string> changed =
       without(arguments, {"--plan", "--profile", "--memory", "--expected-step"});
@@ -195,6 +200,7 @@ int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
   const recipe::ParallelRecipe& parallel = job.recipe.parallel;
   if (parallel.pipeline.stages == 1 && parallel.plan.empty() && !options.searches_plan())
     static_cast<void>(recipe::resolve_batch(job.recipe.train, *options.procs));
+  if (options.searches_plan()) check_search(search_request(options), job.recipe, !job.resume.empty());
   const recipe::RunFolder folder = recipe::claim_run_folder(job.recipe, job.resume);
   if (!folder.note.empty()) std::fprintf(stderr, "warning: %s\n", one_line(folder.note).c_str());
   recipe::share_with_children(folder);
@@ -224,6 +230,10 @@ int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
     }
     if (code == kExitUser) recipe::discard_run_folder(folder);
     return code;
+  } catch (const StoppedMeasuring& stopped) {
+    std::fprintf(stderr, "stopped while the machine was measured: nothing was trained or saved\n");
+    recipe::discard_run_folder(folder);
+    return stopped.exit_code;
   } catch (const UserError&) {
     recipe::discard_run_folder(folder);
     throw;

@@ -169,9 +169,10 @@ class Crew {
     }
   }
 
-  /// A rank that ended as end_on_signals() does, of the signal that it was sent.
+  /// A rank that ended as end_on_signals() does, of a signal that it was sent.
   bool ended_as_asked(const Ending& ending) const {
-    return stop_ && ending.signal == 0 && ending.code == 128 + first_stop_;
+    const auto is_of = [&](int signal) { return signal != 0 && ending.code == 128 + signal; };
+    return ending.signal == 0 && (is_of(first_stop_) || is_of(announced_));
   }
 
   void name_culprit() {
@@ -217,6 +218,7 @@ class Crew {
     const auto now = Clock::now();
     asked_to_stop_ = true;
     if (announces_a_stop(signal)) {
+      announced_ = signal;
       for (const auto& rank : ranks_) rank->forward(signal);
     } else if (!stop_) {
       stop_ = now;
@@ -253,7 +255,7 @@ class Crew {
   FailureReport failures_;
   bool named_ = false, asked_to_stop_ = false;
   std::optional<Clock::time_point> stop_, killed_;
-  int first_stop_ = 0;
+  int first_stop_ = 0, announced_ = 0;  // signals; 0: none came
   std::optional<int> second_stop_;
 };
 

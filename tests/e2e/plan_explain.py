@@ -101,7 +101,7 @@ def bad_input_is_refused_in_one_line():
             ((), "the number of ranks is not given: expected --ranks N or --hosts HxN"),
             (("--hosts", "2by8"), "--hosts is 2by8: expected hosts and ranks of each, such as 4x8"),
             (("--hosts", "2x8", "--ranks", 8), "--ranks is 8, and --hosts 2x8 are 16"),
-            (("--ranks", 2, "--memory", "much"), "the memory is much"),
+            (("--ranks", 2, "--memory", "much"), "--memory is much"),
             (("--ranks", 2, "--memory", "1KiB"), "no plan fits into 1.00 KiB of a rank"),
             (("--ranks", 2, "--output", "nowhere/plan.html"), "--output is nowhere/plan.html"),
             (("--ranks", 2, "--output", "mine.html"), "the file mine.html exists already"),

@@ -4,8 +4,10 @@
 import json
 import re
 import shlex
+import signal
+import time
 
-from harness import SOURCE, TINY, check, main, scratch, tessera
+from harness import SOURCE, TINY, check, main, scratch, send, tessera
 
 QUICK = ("--rounds", 1, "--batches", "1,2")
 
@@ -98,8 +100,8 @@ def bad_input_is_refused_in_one_line():
     with scratch() as folder:
         assumed(folder)
         for words, says in (
-            (("--ranks", 2, "--memory", "5 apples"), "the memory is 5 apples: expected a size such as 24GiB"),
-            (("--ranks", 2, "--memory", "0"), "the memory is 0"),
+            (("--ranks", 2, "--memory", "5 apples"), "--memory is 5 apples: expected a size such as 24GiB"),
+            (("--ranks", 2, "--memory", "0"), "--memory is 0"),
             (("--ranks", 2, "--batch", "0"), "--batch has 0"),
             (("--ranks", 2, "--batch", "8,any"), "--batch has any"),
             ((), "the number of ranks is not given"),
@@ -155,8 +157,48 @@ def a_search_is_made_by_the_process_that_starts_the_ranks():
             check(says in run.text(), words, says, run.text())
 
 
+def what_needs_no_measuring_is_refused_before_it():
+    with scratch() as folder:
+        (folder / "tiny.toml").write_text(TINY)
+        for words, says in ((("--memory", "x"), "--memory is x: expected a size such as 24GiB"),
+                            (("--set", "train.batch=31", "--set", "train.batch_per_rank=2"), "train.batch")):
+            run = train(folder, "tiny.toml", "--plan", "search", "--procs", 2, *words)
+            check(run.wait(60) == 2 and says in run.text(), words, run.tail())
+            check("measuring" not in run.text() and not (folder / "runs").exists(), words, run.tail())
+
+
+def a_refused_search_keeps_what_it_measured():
+    with scratch() as folder:
+        (folder / "tiny.toml").write_text(TINY)
+        words = ("tiny.toml", "--plan", "search", "--procs", 2, "--memory", "1KiB", "--set", "run.dir=run")
+        run = train(folder, *words)
+        check(run.wait(120) == 2 and "no plan " in run.text(), run.tail())
+        profile = str(folder / "run/profile.json")
+        check(f"the measured profile is kept; use it again with --profile {profile}\n" in run.text(), run.tail())
+        check([path.name for path in (folder / "run").iterdir()] == ["profile.json"], list((folder / "run").iterdir()))
+        train(folder, *words[:5], "--profile", profile, "--set", "run.dir=run", "--set", "train.epochs=0",
+              "--set", "train.steps=2").done(120)
+
+
+def a_stop_while_it_measures_is_a_stop():
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        with scratch() as folder:
+            (folder / "tiny.toml").write_text(TINY)
+            with train(folder, "tiny.toml", "--plan", "search", "--procs", 2) as run:
+                run.wait_for_text("measuring the machine")
+                run.wait_for(run.ranks, "the process that measures")
+                time.sleep(1)
+                send(run.pid, number)
+                check(run.wait(30) == 128 + number, number, run.tail())
+                check("error" not in run.text() and "stopped while the machine was measured" in run.text(), run.tail())
+                check(not list((folder / "runs").glob("*")), list((folder / "runs").glob("*")))
+                run.check_nothing_left()
+
+
 if __name__ == "__main__":
     main(a_searched_plan_is_the_one_that_trains, a_search_needs_no_libtorch_and_says_what_it_proves,
          where_nothing_fits_the_smallest_is_named, the_fastest_of_three_tried_plans_is_chosen,
          a_trial_makes_steps_and_saves_nothing, bad_input_is_refused_in_one_line,
-         a_run_keeps_its_plan_and_searches_anew_for_other_ranks, a_search_is_made_by_the_process_that_starts_the_ranks)
+         a_run_keeps_its_plan_and_searches_anew_for_other_ranks, a_search_is_made_by_the_process_that_starts_the_ranks,
+         what_needs_no_measuring_is_refused_before_it, a_refused_search_keeps_what_it_measured,
+         a_stop_while_it_measures_is_a_stop)

@@ -190,7 +190,7 @@ TEST_F(PlanPage, ErrorsAreThoseOfTheSearch) {
   request_.memory = "1MiB";
   EXPECT_TRUE(error_text([&] { explain(); }).starts_with("[cli.plan_search] no plan fits into 1.00 MiB"));
   request_.memory = "much";
-  EXPECT_TRUE(error_text([&] { explain(); }).starts_with("[cli.plan_search] the memory is much"));
+  EXPECT_TRUE(error_text([&] { explain(); }).starts_with("[cli.plan_search] --memory is much"));
 }
 
 TEST(RentingText, NamesTheNumbersOfRanks) {
