@@ -11,6 +11,7 @@
 #include "tessera/base/text.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/imported_plan.h"
+#include "tessera/cli/output_file.h"
 #include "tessera/cli/plan_assume_command.h"
 #include "tessera/cli/plan_explain_command.h"
 #include "tessera/cli/plan_galvatron_profile_command.h"
@@ -28,6 +29,7 @@ constexpr int64_t kMostPlanRanks = 1'000'000;
 struct ImportOptions {
   std::string source, recipe, output;
   int64_t ranks = 0;
+  bool force = false;
   plan::GalvatronSettings flags;
 };
 
@@ -102,6 +104,7 @@ void print_next(const ImportOptions& options, const plan::GalvatronImport& impor
 }
 
 int import_plan(const ImportOptions& options) {
+  if (!options.output.empty()) check_output_file("cli.plan_import", options.output, options.force);
   const recipe::Recipe recipe = recipe::read_recipe(options.recipe, {});
   std::error_code ignored;
   const std::string where = fs::exists(options.source, ignored) ? options.source : "";
@@ -136,6 +139,7 @@ Action add_plan(CLI::App& app) {
                    "Number of ranks (default: world_size, or nproc_per_node x pp_deg)")
       ->check(CLI::Range(int64_t{1}, kMostPlanRanks));
   command->add_option("-o,--output", options->output, "Plan file to write (default: only print the plan)");
+  command->add_flag("--force", options->force, "Replace the plan file if it exists");
   for (const Flag& flag : kFlags) add_setting(command, options, flag.name, flag.help);
   // Accepted where they ask for nothing, and else refused with the reason.
   for (const std::string& name : plan::unavailable_galvatron_settings()) {

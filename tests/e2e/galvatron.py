@@ -38,6 +38,10 @@ def the_sample_of_vit_huge_trains_as_one_rank():
         recipe = model_of(folder, 32)
         (folder / "strategy.py").write_text(SAMPLE)
         text, plan = imported(folder, "strategy.py", "--ranks", 8)
+        again = tessera("plan", "import", "strategy.py", "--ranks", 8, "--recipe", "vit.toml", "-o", "plan.json", folder=folder)
+        check(again.wait(60) == 2 and "[cli.plan_import] the file plan.json exists already: expected a new file; use another --output, "
+              "or --force to replace it" in again.text(), again.text())
+        check(imported(folder, "strategy.py", "--ranks", 8, "--force")[1] == plan, "--force replaces it")
         for line in ("32 layers on 8 ranks", "layers 0-19, blocks.0-19: replicate", "layers 20-31, blocks.20-31: zero3",
                      "  data-parallel groups: 0,1,2,3,4,5,6,7",
                      "  tessera train vit.toml --procs 8 --set parallel.plan=plan.json"):
