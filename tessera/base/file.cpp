@@ -207,6 +207,27 @@ bool LockedFile::is_in_place() const {
   return info.st_dev == device && info.st_ino == inode;
 }
 
+ResultFolder::ResultFolder(const fs::path& path) {
+  std::error_code failed, ignored;
+  fs::path missing = fs::absolute(path, failed).lexically_normal();
+  if (!missing.has_filename()) missing = missing.parent_path();  // "folder/"
+  while (!failed && missing.has_relative_path() &&
+         fs::symlink_status(missing, ignored).type() == fs::file_type::not_found) {
+    made_.push_back(missing);
+    missing = missing.parent_path();
+  }
+  if (!failed) fs::create_directories(path, failed);
+  if (!failed) return;
+  for (const fs::path& folder : made_) fs::remove(folder, ignored);
+  cannot_create(path, failed);
+}
+
+ResultFolder::~ResultFolder() {
+  std::error_code ignored;
+  for (const fs::path& folder : made_)
+    if (!fs::remove(folder, ignored)) return;  // it is not empty
+}
+
 TemporaryFolder::TemporaryFolder(std::string_view prefix) {
   std::string pattern = (fs::temp_directory_path() / concat(prefix, ".XXXXXX")).string();
   if (::mkdtemp(pattern.data()) == nullptr) fail("create", pattern, errno);

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "tessera/base/byte_source.h"
 
@@ -100,6 +101,20 @@ class FileLock {
   explicit FileLock(int fd) : fd_(fd) {}
   int fd_ = -1;
   LockedFile file_;
+};
+
+/// A folder to write a result to, with the folders above it. Those that were missing are made, and removed
+/// again at the end of the scope if they are empty: a failure leaves none behind.
+class ResultFolder {
+ public:
+  /// Errors: UserError with path and reason.
+  explicit ResultFolder(const std::filesystem::path& path);
+  ~ResultFolder();
+  ResultFolder(const ResultFolder&) = delete;
+  ResultFolder& operator=(const ResultFolder&) = delete;
+
+ private:
+  std::vector<std::filesystem::path> made_;  // the deepest first
 };
 
 /// A fresh folder that is removed with all it holds at the end of its scope.

@@ -104,8 +104,7 @@ fs::path reshard(TensorSource& source, const fs::path& folder, int64_t world) {
   check_output(folder, step);
   const std::vector<FileLock> locks = hold(folder);
   std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) cannot_create(folder, error);
+  const ResultFolder made(folder);
   recover(folder);
   const fs::path temporary = folder / names::temporary(step);
   fs::create_directory(temporary, error);

@@ -108,7 +108,8 @@ int reshard(const CheckpointOptions& options) {
                   .hint = "name another folder"});
     }
   }
-  std::cout << "wrote " << checkpoint::reshard(source, output, options.ranks).string() << "\n";
+  const fs::path written = checkpoint::reshard(source, output, options.ranks);
+  std::cout << "wrote " << written.string() << "\n";
   return kExitDone;
 }
 
@@ -217,7 +218,8 @@ int import_xla_fsdp(const XlaOptions& options) {
                             {.with_state = !options.without_optimizer, .metadata = {}});
     std::cout << "wrote " << options.output << "\n";
   } else {
-    std::cout << "wrote " << checkpoint::reshard(source, options.output, options.ranks).string() << "\n";
+    const fs::path written = checkpoint::reshard(source, options.output, options.ranks);
+    std::cout << "wrote " << written.string() << "\n";
   }
   return kExitDone;
 }

@@ -122,6 +122,7 @@ int run(int argc, char** argv) {
     }
     throw UserError(usage_message(app, error));
   }
+  if (const std::string empty = empty_path_message(app); !empty.empty()) throw UserError(empty);
   if (version) {
     print_version(verbose);
     check_output();

@@ -11,11 +11,11 @@ namespace tessera::cli {
 void check_output_file(const char* where, const std::string& path, bool force, const std::string& option) {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  const fs::path file = fs::absolute(path);
+  const fs::path file = path.empty() ? fs::path() : fs::absolute(path);
   if (!file.has_filename() || fs::is_directory(file, ignored) ||
       !fs::is_directory(file.parent_path(), ignored)) {
     user_error({.where = where,
-                .problem = concat(option, " is ", escape(path)),
+                .problem = concat(option, " is ", path.empty() ? "empty" : escape(path)),
                 .expected = "the name of a file in a folder that exists"});
   }
   if (force || !fs::exists(file, ignored)) return;

@@ -66,8 +66,7 @@ void write_files(const ExportOptions& options, const std::vector<planner::Galvat
   namespace fs = std::filesystem;
   std::error_code failed;
   const fs::path folder = options.output;
-  fs::create_directories(folder, failed);
-  if (failed) cannot_create(folder, failed);
+  const ResultFolder made(folder);
   for (const planner::GalvatronFile& file : files) {
     const std::string path = (folder / file.name).string();
     if (!options.force && fs::exists(path, failed)) {

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <iterator>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -111,7 +112,29 @@ std::string no_number(const std::vector<const CLI::App*>& chain) {
   return "";
 }
 
+constexpr const char* kPaths[] = {"--output", "--output-dir", "--plan", "--profile", "--html", "--kernels",
+                                  "--trace",  "--features",   "output", "OUT",       "DEST"};
+
+/// `tessera plan search --output ""` writes no file.
+bool may_be_empty(const std::string& command, const std::string& option) {
+  return command == "tessera plan search" && option == "--output";
+}
+
 }  // namespace
+
+std::string empty_path_message(const CLI::App& app) {
+  const auto chain = chosen_commands(app);
+  const std::string command = name_of(chain);
+  for (const CLI::Option* option : chain.back()->get_options()) {
+    const std::string name = option->get_name();
+    if (std::ranges::find(kPaths, name) == std::end(kPaths) || may_be_empty(command, name)) continue;
+    const auto is_empty = [](const std::string& word) { return word.empty(); };
+    if (std::ranges::none_of(option->results(), is_empty)) continue;
+    return concat("[cli] ", name, " is empty: expected ", option->get_description(), " (see ", command,
+                  " --help)");
+  }
+  return "";
+}
 
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error) {
   const auto chain = chosen_commands(app);

@@ -15,4 +15,8 @@ namespace tessera::cli {
 /// that was chosen.
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error);
 
+/// The message for an option of the chosen command that names a file or folder to write, or a plan or profile
+/// to read, and was given the empty word, as by a script whose variable is not set; empty: there is none.
+std::string empty_path_message(const CLI::App& app);
+
 }  // namespace tessera::cli

@@ -104,9 +104,7 @@ void export_model(std::shared_ptr<checkpoint::TensorSource> source, const Descri
     checkpoint::consolidate(mapped, output, written);
     return;
   }
-  std::error_code error;
-  fs::create_directories(output, error);
-  if (error) cannot_create(output, error);
+  const ResultFolder made(output);
   write_hugging_face_tensors(mapped, output, options.max_shard_bytes, written);
   write_file_atomic(output / "config.json", hugging_face_config(model.config, model.classes));
   write_file_atomic(output / "preprocessor_config.json",

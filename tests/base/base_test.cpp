@@ -25,6 +25,46 @@
 namespace tessera {
 namespace {
 
+TEST(ResultFolder, LeavesNoEmptyFolderBehind) {
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder("tessera-result");
+  fs::create_directory(folder.path() / "there");
+  for (const char* name : {"there", "there/new", "a/b/c", "a/b/c/"}) {
+    { const ResultFolder made(folder.path() / name); }
+    EXPECT_FALSE(fs::exists(folder.path() / "a")) << name;
+    EXPECT_TRUE(fs::is_empty(folder.path() / "there")) << name;
+  }
+  {
+    const ResultFolder made(folder.path() / "a/b");
+    write_file_atomic(folder.path() / "a/file", "");
+  }
+  EXPECT_TRUE(fs::exists(folder.path() / "a/file"));
+  EXPECT_FALSE(fs::exists(folder.path() / "a/b"));
+  EXPECT_TRUE(error_text([&] {
+                const ResultFolder made(folder.path() / "a/file/b");
+              }).starts_with("[file.create] cannot create "));
+}
+
+TEST(LockedFile, IsComparedWithWhatItsPathNames) {
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder("tessera-lock");
+  const fs::path path = folder.path() / "run/.lock";
+  fs::create_directory(path.parent_path());
+  const auto lock = FileLock::try_take(path);
+  ASSERT_TRUE(lock);
+  const LockedFile file = lock->file();
+  EXPECT_TRUE(file.is_in_place());
+  fs::rename(folder.path() / "run", folder.path() / "moved");
+  EXPECT_FALSE(file.is_in_place());
+  fs::create_directory(path.parent_path());
+  const auto other = FileLock::try_take(path);
+  ASSERT_TRUE(other) << "a different file";
+  EXPECT_FALSE(file.is_in_place());
+  EXPECT_TRUE(other->file().is_in_place());
+  fs::remove_all(path.parent_path());
+  EXPECT_FALSE(other->file().is_in_place());
+}
+
 TEST(UserError, JoinsTheGivenParts) {
   const auto text = [](const ErrorParts& parts) { return error_text([&] { user_error(parts); }); };
   EXPECT_EQ(text({"recipe.parse", "train.batch is 30", "a multiple of the 4 ranks", "set train.batch to 32"}),

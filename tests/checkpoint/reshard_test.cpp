@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <span>
 
 #include "sample_state.h"
 #include "tessera/base/file.h"
@@ -38,6 +39,28 @@ TEST_P(Reshard, ToAnyRanksAndBackIsBitwise) {
 }
 INSTANTIATE_TEST_SUITE_P(Ranks, Reshard,
                          ::testing::Combine(::testing::Values(1, 2, 3), ::testing::Values(1, 2, 5)));
+
+/// Its values cannot be read, as those of a file that is cut off.
+class UnreadableSource final : public TensorSource {
+ public:
+  const std::vector<Manifest::Tensor>& tensors() const override { return tensors_; }
+  void read(size_t, int64_t, std::span<std::byte>) override {
+    user_error({.where = "test", .problem = "it cannot be read"});
+  }
+  const Progress& progress() const override { return progress_; }
+
+ private:
+  std::vector<Manifest::Tensor> tensors_ = {{"param/weight", "F32", {4}}};
+  Progress progress_ = at_step(1);
+};
+
+TEST(FailingReshard, LeavesNoFolderBehind) {
+  const TemporaryFolder folder("tessera-checkpoint");
+  UnreadableSource source;
+  EXPECT_EQ(error_text([&] { reshard(source, folder.path() / "new/checkpoints", 1); }),
+            "[test] it cannot be read");
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
 
 // What reshard writes for N ranks is what N ranks with equal shards save.
 TEST(ReshardFiles, AreThoseOfASave) {

@@ -152,6 +152,15 @@ def arguments():
         check_refused(tessera("bench", "scaling", "--strong", "--batch", 3, "--ranks", 2, folder=folder),
                       r"--batch is 3, which 2 ranks do not divide: expected a multiple of each of --ranks")
         check_refused(tessera("bench", "scaling", "--ranks", 0, folder=folder), r"--ranks is 0: expected at least 1$")
+        for words, option in ((("checkpoint", "reshard", "run", "-o", ""), "--output"), (("checkpoint", "consolidate", "run", "-o", ""), "--output"),
+                              (("checkpoint", "export", "run", ""), "output"), (("checkpoint", "convert", "run", ""), "OUT"),
+                              (("train", "tiny.toml", "--plan", ""), "--plan"), (("trace", "run", "-o", ""), "--output"),
+                              (("report", "run", "-o", ""), "--output"), (("bench", "step", "--output", ""), "--output"),
+                              (("plan", "import", "pp_deg=1", "--recipe", "tiny.toml", "-o", ""), "--output"),
+                              (("plan", "profile", "tiny.toml", "-o", ""), "--output"),
+                              (("plan", "explain", "tiny.toml", "--profile", "p.json", "--plan", ""), "--plan"),
+                              (("data", "inspect", "fake:9", "--html", ""), "--html")):
+            check_refused(tessera(*words, folder=folder), rf"\[cli\] {option} is empty: expected .+ \(see tessera {words[0]} .*--help\)$")
         for words in (("models", "--ranks", 0), ("models", "--batch", -1), ("predict", "run", "a.jpg", "--top", "0"),
                       ("predict", "run", "a.jpg", "--top", "abc")):
             run = tessera(*words, folder=folder)
