@@ -65,6 +65,7 @@ layer_scale = 0.1
 RESNET = 'family = "resnet"\nblock = "basic"\nblocks = [1, 1]\nbase_width = 8\nimage_size = 32\nclasses = 7\n'
 RESMLP = 'family = "resmlp"\nimage_size = 16\npatch_size = 8\nwidth = 24\ndepth = 3\nclasses = 7\ndrop_path = 0.2\n'
 
+REFUSED = ["train.batch_per_rank=7"]
 # name, model, ranks, settings; a later entry of a run continues or reads the run before it.
 RUNS = [
     ("vit, one rank, adamw", VIT, 1, []),
@@ -80,7 +81,9 @@ RUNS = [
     ("resmlp, zero3, adafactor", RESMLP, 2, ["shard.level=zero3", "optimizer.name=adafactor"]),
     ("vit, taught by the first run", VIT, 2, ["distill.teacher={first}", "shard.level=zero3"]),
     ("vit, resumed from two ranks on one", VIT, 1, ["train.steps=10"]),
-    ("a batch that the ranks cannot share", VIT, 2, ["train.batch=47"]),
+    ("vit, a prime batch, tensor groups of two, zero3", VIT, 4, ["train.batch=47", "parallel.tensor=2", "shard.level=zero3"]),
+    ("vit, two stages of two ranks", VIT, 4, ["parallel.pipeline=2", "parallel.tensor=2", "parallel.micro_batches=4"]),
+    ("images of a rank that do not divide the batch", VIT, 2, REFUSED),
 ]
 RESUMED, FROM = "vit, resumed from two ranks on one", "vit, zero3, clipping, adamw"
 
@@ -168,7 +171,7 @@ def check_runs(results):
     """A run that should train and did not would compare nothing."""
     for name, _, _, settings in RUNS:
         code, rows, _ = results[name]
-        refused = "train.batch=47" in settings
+        refused = settings == REFUSED
         if (code != 0) != refused or (not refused and len(rows) < 4):
             return f"'{name}' ended with exit code {code} after {len(rows)} steps"
     return ""
