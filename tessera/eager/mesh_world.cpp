@@ -41,9 +41,10 @@ void MeshWorld::sum(std::span<double> values, const std::string& what) {
   mesh_.meet_stages(mesh_.world(), tensor, what);
 }
 
-std::optional<double> MeshWorld::bubble_seconds() const {
+std::optional<loop::StageWaits> MeshWorld::stage_waits() const {
   const auto waits = mesh_.stage_waits();
-  return waits ? std::optional(waits->sum()) : std::nullopt;
+  if (!waits) return std::nullopt;
+  return loop::StageWaits{waits->for_messages, waits->at_ends};
 }
 
 std::vector<std::string> MeshWorld::gather(const std::string& text, const std::string& what) {

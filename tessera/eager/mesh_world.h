@@ -20,7 +20,7 @@ class MeshWorld final : public loop::World {
   void sum(std::span<double> values, const std::string& what) override;
   std::vector<std::string> gather(const std::string& text, const std::string& what) override;
   double wait_seconds() const override { return mesh_.wait_seconds(); }
-  std::optional<double> bubble_seconds() const override;
+  std::optional<loop::StageWaits> stage_waits() const override;
   std::unique_ptr<loop::World> another(const std::string& name) override;
 
  private:

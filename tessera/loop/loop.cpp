@@ -96,7 +96,7 @@ class Loop {
     const double lr = recipe::learning_rate(state_.recipe, input_.counts, state_.step);
     const auto start = std::chrono::steady_clock::now();
     const double waited = world_.wait_seconds();
-    const std::optional<double> bubble = world_.bubble_seconds();
+    const std::optional<StageWaits> for_stages = world_.stage_waits();
     const StepResult step = trace_.run([&] {
       return train_step(state_, backend_, world_, loader, input_.sizes.accumulation, lr,
                         [this] { return stop_requested(); });
@@ -112,8 +112,16 @@ class Loop {
     state_.seconds += seconds;
     if (!step.skipped.empty()) log_.warn(step.skipped);
     StepTimes times{seconds, loader.take_wait_seconds(), world_.wait_seconds() - waited};
-    if (bubble) times.bubble = *world_.bubble_seconds() - *bubble;
-    result_.computed_seconds += std::max(0.0, seconds - times.data_wait - times.comm_wait);
+    StepSeconds& in_steps = result_.in_steps;
+    in_steps.computed += std::max(0.0, seconds - times.data_wait - times.comm_wait);
+    in_steps.waited += times.comm_wait;
+    if (for_stages) {
+      const StageWaits now = *world_.stage_waits();
+      const StageWaits waits{now.for_messages - for_stages->for_messages, now.at_ends - for_stages->at_ends};
+      in_steps.stages.for_messages += waits.for_messages;
+      in_steps.stages.at_ends += waits.at_ends;
+      times.bubble = waits.sum();
+    }
     // The vote of the next step, or the stop of this rank alone, takes this to all ranks, and the save after
     // it ends the run.
     folder_lost_ = folder_lost_ ||

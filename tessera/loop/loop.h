@@ -47,8 +47,7 @@ struct LoopResult {
   double train_seconds = 0;                 // all of the run, without evaluation and saving
   std::optional<double> images_per_second;  // over the steps of this process, if it made any
   std::optional<double> step_seconds;       // StepPace, of this process
-  /// In the steps of this process, of this rank: without what it waited for data and for other ranks.
-  double computed_seconds = 0;
+  StepSeconds in_steps;                     // of this rank
   StepResult last_step;
   int64_t broken_train = 0;  // training samples found broken by any rank, each once
   SaveTimes saves;

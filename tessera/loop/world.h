@@ -15,6 +15,20 @@
 
 namespace tessera::loop {
 
+/// What a rank of a pipeline waited for other stages, in seconds: the bubble.
+struct StageWaits {
+  double for_messages = 0;  // activations and gradients
+  double at_ends = 0;       // of steps, for the rank that ends last
+  double sum() const { return for_messages + at_ends; }
+};
+
+/// Of all training steps of this process, in seconds.
+struct StepSeconds {
+  double computed = 0;     // without what follows, and without waits for data
+  double waited = 0;       // for other ranks
+  StageWaits stages = {};  // of these
+};
+
 /// Collective functions: every rank calls them in the same order, from one thread per object. `what` names
 /// the wait in errors. Errors: CommError.
 class World {
@@ -28,8 +42,8 @@ class World {
   virtual std::vector<std::string> gather(const std::string& text, const std::string& what) = 0;
   /// Seconds that this rank's training thread has waited for other ranks so far.
   virtual double wait_seconds() const = 0;
-  /// Of these, for other stages of a pipeline (the bubble); nothing where there is none.
-  virtual std::optional<double> bubble_seconds() const { return std::nullopt; }
+  /// Of these, for other stages of a pipeline; nothing where there is none.
+  virtual std::optional<StageWaits> stage_waits() const { return std::nullopt; }
   /// The same ranks for the collectives of another thread. Collective.
   virtual std::unique_ptr<World> another(const std::string& name) = 0;
   /// Makes what waits for other ranks fail, on this rank. From any thread.

@@ -70,11 +70,12 @@ StageFigures figures_of(const plan::Plan& plan, int64_t stage, std::span<const n
 
 }  // namespace
 
-std::vector<StageFigures> stage_figures(const plan::Plan& plan, mesh::Mesh& mesh, double computed) {
+std::vector<StageFigures> stage_figures(const plan::Plan& plan, mesh::Mesh& mesh,
+                                        const loop::StepSeconds& in_steps) {
   if (plan.stages == 1) return {};
-  const mesh::Mesh::StageWaits waits = mesh.stage_waits().value();
-  const nlohmann::json mine = {waits.for_messages, waits.at_ends, mesh.wait_seconds() - waits.sum(),
-                               peak_resident_bytes(), computed};
+  const loop::StageWaits& waits = in_steps.stages;
+  const nlohmann::json mine = {waits.for_messages, waits.at_ends, in_steps.waited - waits.sum(),
+                               peak_resident_bytes(), in_steps.computed};
   std::vector<nlohmann::json> ranks;
   for (const std::string& text : mesh.world().all_gather_text(mine.dump(), "figures of the stages"))
     ranks.push_back(nlohmann::json::parse(text));

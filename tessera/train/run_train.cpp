@@ -259,7 +259,7 @@ class TrainRun {
     if (result.finished) {
       stage_ = "while writing the summary";
       try {
-        run.stages = stage_figures(p_.plan, *mesh_, result.computed_seconds);
+        run.stages = stage_figures(p_.plan, *mesh_, result.in_steps);
         write_summary(p_, run, *mesh_);
         if (is_first()) write_report(p_, run, *monitor_);
       } catch (const UserError& error) {
