@@ -13,10 +13,15 @@ namespace {
 
 constexpr int64_t kGroupsShown = 8, kRanksShown = 8;  // of a large world the first ones are enough
 
-/// "0,2 | 1,3": the groups of a span, each with its ranks.
-std::string groups_text(const plan::Span& span, int64_t world) {
+/// Ranks [begin, end).
+struct RankRange {
+  int64_t begin = 0, end = 0;
+};
+
+/// "0,2 | 1,3": the groups of a span among these ranks, each with its ranks.
+std::string groups_text(const plan::Span& span, RankRange all_ranks) {
   std::vector<std::string> groups;
-  for (int64_t rank = 0; rank < world && groups.size() < kGroupsShown; ++rank) {
+  for (int64_t rank = all_ranks.begin; rank < all_ranks.end && groups.size() < kGroupsShown; ++rank) {
     if (plan::base_of(span, rank) != rank) continue;
     std::vector<std::string> names;
     for (int64_t i = 0; i < std::min(span.size, kRanksShown); ++i)
@@ -24,7 +29,7 @@ std::string groups_text(const plan::Span& span, int64_t world) {
     if (span.size > kRanksShown) names.back() = concat("...,", rank + (span.size - 1) * span.stride);
     groups.push_back(join(names, ","));
   }
-  const int64_t all = world / span.size;
+  const int64_t all = (all_ranks.end - all_ranks.begin) / span.size;
   return concat(join(groups, " | "), all > kGroupsShown ? concat(" | ... (", all, " groups)") : "");
 }
 
@@ -35,10 +40,13 @@ std::string layout_text(const plan::UnitPlan& unit) {
   return unit.recomputes() ? text + ", recompute" : text;
 }
 
-void print_groups(const plan::Plan& plan, const plan::UnitPlan& unit, std::ostream& out) {
-  if (unit.is_cut())
-    out << "  tensor groups: " << groups_text(plan::tensor_span(plan, unit), plan.world) << '\n';
-  out << "  data-parallel groups: " << groups_text(plan::data_parallel_span(plan, unit), plan.world) << '\n';
+/// Of the units [first, last], which are laid out alike: those of their stages.
+void print_groups(const plan::Plan& plan, size_t first, size_t last, std::ostream& out) {
+  const plan::UnitPlan& unit = plan.units[first];
+  const RankRange ranks{plan::stage_of_unit(plan, first) * plan.stage_ranks(),
+                        (plan::stage_of_unit(plan, last) + 1) * plan.stage_ranks()};
+  if (unit.is_cut()) out << "  tensor groups: " << groups_text(plan::tensor_span(plan, unit), ranks) << '\n';
+  out << "  data-parallel groups: " << groups_text(plan::data_parallel_span(plan, unit), ranks) << '\n';
 }
 
 /// "blocks.0-11", or of a family whose blocks have stages "layer1.0 to layer2.3".
@@ -64,7 +72,7 @@ void print_layers(const plan::Plan& plan, std::ostream& out) {
     const plan::UnitPlan& unit = plan.units[first];
     out << (first == last ? concat("layer ", first - 1) : concat("layers ", first - 1, "-", last - 1)) << ", "
         << blocks_text(unit.name, plan.units[last].name) << ": " << layout_text(unit) << '\n';
-    print_groups(plan, unit, out);
+    print_groups(plan, first, last, out);
   }
 }
 
@@ -93,7 +101,7 @@ void print_imported(const plan::GalvatronImport& imported, std::ostream& out) {
   print_layers(plan, out);
   const plan::UnitPlan& stem = plan.units.front();
   out << "stem and head: " << layout_text(stem) << '\n';
-  print_groups(plan, stem, out);
+  print_groups(plan, 0, plan.units.size() - 1, out);
 }
 
 }  // namespace tessera::cli

@@ -5,6 +5,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/plan/sized_units.h"
 
 namespace tessera::plan {
 namespace {
@@ -101,6 +102,8 @@ std::vector<Link> links_of(const Plan& plan) {
 }
 
 int64_t stage_of(const Plan& plan, int64_t rank) { return rank / plan.stage_ranks(); }
+
+int64_t stage_of_unit(const Plan& plan, size_t unit) { return virtual_stage_of(plan, unit) % plan.stages; }
 
 std::pair<size_t, size_t> units_of_virtual_stage(const Plan& plan, int64_t virtual_stage) {
   const auto index = static_cast<size_t>(virtual_stage);

@@ -65,6 +65,8 @@ std::vector<Link> links_of(const Plan& plan);
 
 /// Of a rank.
 int64_t stage_of(const Plan& plan, int64_t rank);
+/// The stage whose ranks have the unit, by its index in Plan::units.
+int64_t stage_of_unit(const Plan& plan, size_t unit);
 /// The units of a virtual stage: indices in Plan::units, the first and the one behind the last.
 std::pair<size_t, size_t> units_of_virtual_stage(const Plan& plan, int64_t virtual_stage);
 

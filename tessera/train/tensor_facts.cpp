@@ -24,10 +24,11 @@ constexpr size_t kRowsOfUnits = 8;  // of a plan with many kinds of units the fi
 
 bool is_cut(const plan::Plan& plan) { return std::ranges::any_of(plan.units, &plan::UnitPlan::is_cut); }
 
-/// Neighbours in the plan that differ in their names alone.
+/// Neighbours in a stage that differ in their names alone.
 struct UnitRange {
   const plan::UnitPlan* first = nullptr;
   const plan::UnitPlan* last = nullptr;
+  int64_t stage = 0;
   std::string name() const {  // "blocks.0-11"
     const std::string& end = last->name;
     return first == last ? first->name : concat(first->name, "-", end.substr(end.rfind('.') + 1));
@@ -36,14 +37,17 @@ struct UnitRange {
 
 std::vector<UnitRange> cut_ranges(const plan::Plan& plan) {
   std::vector<UnitRange> ranges;
-  for (const plan::UnitPlan& unit : plan.units) {
+  for (size_t i = 0; i < plan.units.size(); ++i) {
+    const plan::UnitPlan& unit = plan.units[i];
     if (!unit.is_cut()) continue;
+    const int64_t stage = plan::stage_of_unit(plan, i);
     plan::UnitPlan as_before = unit;
     if (!ranges.empty()) as_before.name = ranges.back().last->name;
-    if (!ranges.empty() && ranges.back().last + 1 == &unit && as_before == *ranges.back().last) {
+    if (!ranges.empty() && ranges.back().last + 1 == &unit && ranges.back().stage == stage &&
+        as_before == *ranges.back().last) {
       ranges.back().last = &unit;
     } else {
-      ranges.push_back({&unit, &unit});
+      ranges.push_back({&unit, &unit, stage});
     }
   }
   return ranges;
@@ -78,9 +82,10 @@ std::string state_text(const plan::Plan& plan, const plan::UnitPlan& unit, int64
 
 void add_units(const Prepared& p, Rows& rows) {
   const std::vector<UnitRange> ranges = cut_ranges(p.plan);
-  const int64_t rank = p.ranks.rank;
+  const int64_t in_stage = p.ranks.rank % p.plan.stage_ranks();
   for (size_t i = 0; i < std::min(ranges.size(), kRowsOfUnits); ++i) {
     const plan::UnitPlan& unit = *ranges[i].first;
+    const int64_t rank = ranges[i].stage * p.plan.stage_ranks() + in_stage;  // its place in that stage
     const plan::Span tensor = tensor_span(p.plan, unit);
     rows.emplace_back(concat("tensor parallelism of ", ranges[i].name()),
                       concat(ranks_text(tensor, rank), " compute together; rank ", rank, " has ",
@@ -148,7 +153,7 @@ void add_traffic(const Prepared& p, Rows& rows) {
   };
   const plan::StepTraffic now = sent(p.plan, p.sizes.per_rank);
   rows.emplace_back(
-      "sent per rank and step",
+      p.plan.stages > 1 ? "sent per step by the rank that sends most" : "sent per rank and step",
       concat(human_bytes(now.total()), " (activations between tensor ranks ", human_bytes(now.exchanged),
              now.passed > 0 ? concat(", to other stages ", human_bytes(now.passed)) : "", ", parameters ",
              human_bytes(now.gathered), ", gradients ", human_bytes(now.reduced), ")"));
@@ -167,7 +172,8 @@ void add_traffic(const Prepared& p, Rows& rows) {
 std::string spanning_group(const plan::Plan& plan, int64_t ranks_of_host) {
   for (const UnitRange& range : cut_ranges(plan)) {
     const plan::Span span = tensor_span(plan, *range.first);
-    for (int64_t rank = 0; rank < plan.world; ++rank) {
+    const int64_t begin = range.stage * plan.stage_ranks();
+    for (int64_t rank = begin; rank < begin + plan.stage_ranks(); ++rank) {
       const std::vector<int64_t> ranks = ranks_of(span, rank);
       if (ranks.front() / ranks_of_host != ranks.back() / ranks_of_host)
         return concat(range.name(), ": ", ranks_text(span, rank));
@@ -179,10 +185,11 @@ std::string spanning_group(const plan::Plan& plan, int64_t ranks_of_host) {
 /// Of the rank that sends most to other hosts.
 double bytes_between_hosts(const Prepared& p) {
   const plan::CostInputs inputs = eager::cost_inputs(p.job.recipe, p.ranks.world, p.device);
-  std::map<plan::Span, double> with_one;  // bytes a step to each rank of such a group
+  using ByStage = std::map<plan::Span, double>;  // bytes a step to each rank of such a group
+  std::vector<ByStage> with_one(static_cast<size_t>(p.plan.stages));
   for (size_t i = 0; i < p.plan.units.size(); ++i) {
     if (!p.plan.units[i].is_cut()) continue;
-    with_one[tensor_span(p.plan, p.plan.units[i])] +=
+    with_one[static_cast<size_t>(plan::stage_of_unit(p.plan, i))][tensor_span(p.plan, p.plan.units[i])] +=
         plan::exchanged_per_image(p.job.recipe.model, p.plan, i, inputs) *
         static_cast<double>(p.sizes.per_rank * p.sizes.accumulation);
   }
@@ -190,7 +197,7 @@ double bytes_between_hosts(const Prepared& p) {
   for (int64_t rank = 0; rank < p.plan.world; ++rank) {
     const int64_t host = rank / p.ranks.local_world;
     double sent = 0;
-    for (const auto& [span, bytes] : with_one) {
+    for (const auto& [span, bytes] : with_one[static_cast<size_t>(plan::stage_of(p.plan, rank))]) {
       const auto is_far = [&](int64_t other) { return other / p.ranks.local_world != host; };
       sent += bytes * static_cast<double>(std::ranges::count_if(ranks_of(span, rank), is_far));
     }

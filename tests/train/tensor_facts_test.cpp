@@ -83,7 +83,11 @@ TEST(TensorFacts, SayWhatStagesSend) {
     return plan::step_traffic(p.job.recipe.model, plan, inputs, 2, /*batch=*/0);
   };
   const plan::StepTraffic tensor = sent(p.plan), zero3 = sent(make_plan(make_recipe(stages), 8));
-  EXPECT_EQ(rows["sent per rank and step"],
+  EXPECT_TRUE(
+      rows["tensor parallelism of blocks.0-1"].starts_with("ranks 0,1 compute together; rank 0 has "));
+  EXPECT_TRUE(
+      rows["tensor parallelism of blocks.2-3"].starts_with("ranks 4,5 compute together; rank 4 has "));
+  EXPECT_EQ(rows["sent per step by the rank that sends most"],
             concat(human_bytes(tensor.total() + passed + exchanged), " (activations between tensor ranks ",
                    human_bytes(exchanged), ", to other stages ", human_bytes(passed), ", parameters ",
                    human_bytes(tensor.gathered), ", gradients ", human_bytes(tensor.reduced), ")"));
