@@ -27,10 +27,8 @@ struct ExplainOptions {
 std::vector<std::string> commands_of(const ExplainOptions& options, const ExplainedPlan& explained) {
   const SearchRequest& request = options.search.request;
   const std::string file = options.plan.empty() ? "plan.json" : options.plan;
-  std::string train =
+  const std::string train =
       training_command(request, explained.searched, explained.searched.result.best.front(), file);
-  const int64_t ranks = explained.searched.question.ranks;
-  if (ranks > 1 && is_one_host(explained)) train += concat(" --procs ", ranks);
   if (!options.plan.empty()) return {train};
   return {concat("tessera plan search ", request.query.recipe, ' ', options_text(options.search),
                  " --output ", file),
@@ -82,7 +80,8 @@ more memory, and says how many images a rank-hour yields with 1, 2, 4, ... ranks
 
 Examples:
   tessera plan explain recipes/bv_s16_90ep.toml --profile profile.json --ranks 2
-  tessera plan explain recipes/vit_huge.toml --profile h100.json --hosts 8x8 --memory 80GB -o huge.html --plan huge.json)");
+  tessera plan assume recipes/vit_huge.toml --machine recipes/machines/h100_sxm.toml -o huge-h100.json
+  tessera plan explain recipes/vit_huge.toml --profile huge-h100.json --hosts 8x8 --memory 80GB -o huge.html --plan huge.json)");
   return [options] { return explain(*options); };
 }
 
