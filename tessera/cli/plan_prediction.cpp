@@ -73,7 +73,7 @@ void check_profile(const PredictionQuery& query, const Here& here, const recipe:
          .expected = concat(expected, found == expected ? ", with the recipe's other keys of [model]" : ""),
          .hint = concat(profile.provenance.is_assumed() ? "write it with tessera plan assume "
                                                         : "measure it with tessera plan profile ",
-                        query.recipe)});
+                        query.recipe, profile.provenance.is_assumed() ? " --machine FILE" : "")});
   }
   const planner::Provenance& from = profile.provenance;
   check_origin(query, here, recipe, from);

@@ -63,7 +63,8 @@ count; train.accumulation and train.batch_per_rank are kept if they are given. W
 
 Examples:
   tessera plan search recipes/bv_s16_90ep.toml --profile profile.json --ranks 2 --memory 1GiB
-  tessera plan search recipes/vit_huge.toml --profile h100.json --hosts 8x8 --memory 80GB --batch 1024,2048 -o plan.json)");
+  tessera plan assume recipes/vit_huge.toml --machine recipes/machines/h100_sxm.toml -o huge-h100.json
+  tessera plan search recipes/vit_huge.toml --profile huge-h100.json --hosts 8x8 --memory 80GB --batch 1024,2048 -o plan.json)");
   return [options] { return search(*options); };
 }
 

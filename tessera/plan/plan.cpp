@@ -49,7 +49,9 @@ void set_tensor(Plan* plan, const arch::ModelConfig& config, const Layout& layou
   const int64_t ranks = plan->stage_ranks();
   if (layout.tensor < 1 || ranks % layout.tensor != 0) {
     refuse("", concat("a divisor of the ", ranks, ranks == 1 ? " rank" : " ranks",
-                      plan->stages > 1 ? " of a stage" : " that train"));
+                      plan->stages > 1 ? " of a stage"
+                      : ranks == 1     ? " that trains"
+                                       : " that train"));
   }
   for (UnitPlan& unit : plan->units) {
     if (!cuttable.contains(unit.name)) continue;
@@ -68,9 +70,10 @@ void set_shard_ranks(Plan* plan, int64_t ranks) {
       user_error({.where = "plan.set_shard_ranks",
                   .problem = concat("shard.ranks is ", ranks),
                   .expected = concat("0 or a divisor of the ", all,
-                                     unit.is_cut()
-                                         ? concat(" data-parallel", word, " of ", unit.name)
-                                         : concat(word, plan->stages > 1 ? " of a stage" : " that train"))});
+                                     unit.is_cut() ? concat(" data-parallel", word, " of ", unit.name)
+                                                   : concat(word, plan->stages > 1 ? " of a stage"
+                                                                  : all == 1       ? " that trains"
+                                                                                   : " that train"))});
     }
     if (unit.level != Level::kReplicate) unit.shard = ranks;
   }

@@ -130,7 +130,7 @@ class WordReader {
 };
 
 std::string ranks_that_train(int64_t ranks) {
-  return concat("the ", ranks, ranks == 1 ? " rank" : " ranks", " that train");
+  return concat("the ", ranks, ranks == 1 ? " rank that trains" : " ranks that train");
 }
 
 /// Applies one rule to one unit.

@@ -187,7 +187,7 @@ int64_t batch_norm_samples(const Layout& layout) {
 }
 
 std::vector<std::string> notes_of(const Layout& layout_a, const Layout& layout_b, const LayoutRun& a,
-                                  const LayoutRun& b, bool float64) {
+                                  const LayoutRun& b, bool float64, int64_t steps) {
   std::vector<std::string> notes;
   const int64_t of_a = batch_norm_samples(layout_a), of_b = batch_norm_samples(layout_b);
   if (of_a != of_b) {
@@ -200,10 +200,10 @@ std::vector<std::string> notes_of(const Layout& layout_a, const Layout& layout_b
     notes.push_back("precision.linear = fp8 has no effect: with --float64 all layers compute in float64");
   if (!a.stopped().empty()) notes.push_back(concat("layout A: ", a.stopped()));
   if (!b.stopped().empty()) notes.push_back(concat("layout B: ", b.stopped()));
-  if (a.first_lr() == 0 && b.first_lr() == 0) {
+  if (steps == 1 && a.first_lr() == 0 && b.first_lr() == 0) {
     notes.push_back(
         "the learning rate of the first step is 0 (warmup), so it changes no weight; "
-        "--set schedule.warmup_steps=0 compares the update as well");
+        "--set schedule.warmup_steps=0 or --steps 2 compares the update as well");
   }
   return notes;
 }
@@ -227,7 +227,7 @@ LayoutComparison compare_layouts(const Layout& a, const Layout& b, const Compare
   LayoutRun run_a(a, options, options.hook_a, log), run_b(b, options, options.hook_b, log);
   run_a.run();
   run_b.run();
-  found.notes = notes_of(a, b, run_a, run_b, options.float64);
+  found.notes = notes_of(a, b, run_a, run_b, options.float64, options.steps);
   const double tolerance = options.tolerance.value_or(tolerance_of(a, b, options.float64));
   found.report = judge(a.recipe.model, run_a.tensors(), run_b.tensors(), tolerance, options.steps);
   return found;

@@ -280,9 +280,11 @@ void say_how_it_ended(const Prepared& p, const Finished& run, const std::string&
       "val top-1 %.2f %%, top-5 %.2f %%, loss %.4f over %ld images", result.last.metrics.top1,
       result.last.metrics.top5, result.last.metrics.loss, static_cast<long>(result.last.metrics.samples));
   log.info(concat("done: ", line));
+  const bool is_first_start = p.job.resume.empty();
   log.info(concat("  trained for ", human_seconds(result.train_seconds),
                   result.images_per_second
-                      ? concat(" at ", static_cast<int64_t>(*result.images_per_second), " images/s")
+                      ? concat(is_first_start ? " at " : " in all, since this start at ",
+                               static_cast<int64_t>(*result.images_per_second), " images/s")
                       : ", before this start"));
   if (!run.stages.empty()) log.info(concat("  ", slowest_stage_text(run.stages)));
   log.info(concat("  checkpoint ", result.checkpoint.string()));
