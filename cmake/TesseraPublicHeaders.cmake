@@ -50,6 +50,7 @@ set(TESSERA_PUBLIC_HEADERS
   tessera/loop/backend.h
   tessera/loop/data_record.h
   tessera/loop/evaluation.h
+  tessera/loop/folder_fault.h
   tessera/loop/loop.h
   tessera/loop/one_by_one.h
   tessera/loop/run_state.h

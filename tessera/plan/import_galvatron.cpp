@@ -114,8 +114,7 @@ class Importer {
   }
 
   const char* required(const char* key, const std::string& meaning) const {
-    const bool is_there = settings_.contains(key);
-    if (!given(key)) fail(concat(key, is_there ? " is -1, which means not set" : " is missing"), meaning);
+    if (!given(key)) fail(concat(key, " is missing"), meaning);
     return key;
   }
 

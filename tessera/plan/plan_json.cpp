@@ -45,10 +45,6 @@ class Reader : public JsonFields {
     if (object.contains("shard")) unit.shard = integer(object, "shard", 0, kLargestWorld);
     if (object.contains("tensor")) unit.layout.tensor = integer(object, "tensor", 1, kLargestWorld);
     if (object.contains("adjacent")) unit.layout.adjacent = boolean(object, "adjacent");
-    if (!unit.layout.adjacent && unit.layout.tensor == 1) {
-      fail(concat("\"adjacent\" of \"", escape(unit.name), "\" is false with \"tensor\" 1"),
-           "true, or \"tensor\" of at least 2");
-    }
     if (object.contains("keep_gathered")) unit.keep_gathered = boolean(object, "keep_gathered");
     return unit;
   }

@@ -244,7 +244,7 @@ def starts_that_fail():
                 check(not list(folder.glob("runs/*")), keys, procs, "left", list(folder.glob("runs/*")))
             if "does not fit" not in pattern:
                 check_refused(tessera("train", recipe, "--dry-run", *words, folder=folder), pattern)
-        check_refused(tessera("train", recipe, "--dry-run", "--rate", "nan", folder=folder), r"--rate: value 'nan' is invalid: expected a number between 1e-06 and 1e\+12$")
+        check_refused(tessera("train", recipe, "--dry-run", "--rate", "nan", folder=folder), r"--rate: value 'nan' is invalid: expected a number between 1e-06 and 1e\+12 \(see tessera train --help\)$")
         run = train(folder, "--procs", 3, *settings(train__batch_per_rank=8), run="shared")
         check_refused(run, r"train\.batch is 32: expected a multiple of 3 ranks x batch_per_rank 8 = 24")
         check("[launch.local]" not in run.text().replace("warning: [launch.local]", ""), "before ranks start", run.tail())
