@@ -21,6 +21,7 @@ LEFT_OUT = {
     "srun ": "e2e.launchers",
     "mpirun ": "e2e.launchers",
     "tessera eval vit.safetensors": "wants ImageNet; e2e.finetune evaluates files",
+    "tessera eval dinov2.pth": "wants DINOv2's weights; e2e.finetune computes features of such files",
     "tessera predict vit.safetensors": "e2e.finetune reads such files",
 }
 # Data and weights that nobody has: only planned, and with made-up images of that number.
