@@ -25,7 +25,10 @@ def every_shipped_recipe_is_planned_and_trains():
             name = recipe.stem
             # With as many made-up images as ImageNet-1k has, where it wants that.
             data = [] if "fake:1281167" in recipe.read_text() else ["--fake-data"]
-            out = tessera("train", recipe, "--dry-run", "--rate", 1000, *data, folder=folder,
+            # The layout of a large model wants its ranks, and none of it is left for one.
+            has_layout = "[parallel]" in recipe.read_text()
+            ranks = ["--procs", 2048] if has_layout else []
+            out = tessera("train", recipe, "--dry-run", "--rate", 1000, *ranks, *data, folder=folder,
                           env={**env, "TEACHER": str(folder / "teacher224")}).done()
             for fact in ("parameters:", "steps:", "predicted memory per rank:", "forward GFLOP per image:",
                          "training at 1000 images/s:"):
@@ -34,6 +37,8 @@ def every_shipped_recipe_is_planned_and_trains():
             small = settings(**{**TINY, **TINY_MODELS[family], "data__crop_from": 0})
             if "step_epochs" in recipe.read_text():
                 small += settings(schedule__step_steps=2)
+            if has_layout:
+                small += settings(parallel__pipeline=1, parallel__tensor=1, parallel__micro_batches=0)
             train(folder, "--fake-data", *small, recipe=recipe, run=name, env=env).done(120)
             found = losses(folder / name)
             check([step for step, _ in found] == [1, 2, 3] and all(0 < loss < 100 for _, loss in found), name, found)
