@@ -114,11 +114,6 @@ ExplainedPlan explain_plan(const SearchRequest& request, const Here& here) {
   return explained;
 }
 
-bool is_one_host(const ExplainedPlan& explained) {
-  const planner::SearchQuestion& question = explained.searched.question;
-  return question.ranks <= planner::ranks_of_host(explained.searched.of.profile, question.ranks_of_host);
-}
-
 double sent_bytes(const ExplainedPlan& explained, const planner::FoundPlan& plan) {
   const planner::StepQuestion& question = plan.question;
   const arch::ModelConfig& model = explained.searched.of.profile.model;

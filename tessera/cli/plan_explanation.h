@@ -21,8 +21,6 @@ struct ExplainedPlan {
 /// Without commands. Errors: as search_plan().
 ExplainedPlan explain_plan(const SearchRequest& request, const Here& here);
 
-/// Several hosts need a launcher, whose command is not known here.
-bool is_one_host(const ExplainedPlan& explained);
 /// Bytes that a rank sends in a step.
 double sent_bytes(const ExplainedPlan& explained, const planner::FoundPlan& plan);
 /// The kind of plan, other than the winner's, that comes next; nullptr: none fits.

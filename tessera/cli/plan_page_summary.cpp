@@ -115,8 +115,9 @@ std::string broken_command(const std::string& command) {
 
 std::string commands_text(const ExplainedPlan& explained) {
   if (explained.commands.empty()) return "";
-  const char* where =
-      is_one_host(explained) ? "" : " these commands, of which a launcher starts the last one on every host";
+  const char* where = is_one_host(explained.searched)
+                          ? ""
+                          : " these commands, of which a launcher starts the last one on every host";
   std::string text = concat("<p>Train it with", where, ":</p>\n");
   for (const std::string& command : explained.commands)
     text += concat("<pre class=\"command\"><code>", escape_html(broken_command(command)), "</code></pre>\n");

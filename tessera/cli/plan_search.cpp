@@ -245,13 +245,16 @@ std::vector<std::string> settings_of(const SearchedPlan& searched, const planner
   return sets;
 }
 
+bool is_one_host(const SearchedPlan& searched) {
+  const planner::SearchQuestion& question = searched.question;
+  return question.ranks <= planner::ranks_of_host(searched.of.profile, question.ranks_of_host);
+}
+
 std::string training_command(const SearchRequest& request, const SearchedPlan& searched,
                              const planner::FoundPlan& plan, const std::string& path) {
   std::string command = concat("tessera train ", request.query.recipe);
-  const planner::SearchQuestion& question = searched.question;
-  const bool is_one_host =
-      question.ranks <= planner::ranks_of_host(searched.of.profile, question.ranks_of_host);
-  if (question.ranks > 1 && is_one_host) command += concat(" --procs ", question.ranks);
+  const int64_t ranks = searched.question.ranks;
+  if (ranks > 1 && is_one_host(searched)) command += concat(" --procs ", ranks);
   for (const std::string& set : request.query.sets) command += " --set " + set;
   for (const std::string& set : settings_of(searched, plan, path)) command += " --set " + set;
   return concat(command, " --expected-step ", plan.time.seconds);

@@ -43,6 +43,9 @@ std::string frame_text(const planner::StepQuestion& question);
 /// KEY=VALUE of a recipe that trains the plan, saved at `path`.
 std::vector<std::string> settings_of(const SearchedPlan& searched, const planner::FoundPlan& plan,
                                      const std::string& path);
+/// Are all ranks on one host, where --procs starts them? Several hosts need a launcher, whose command is not
+/// known here.
+bool is_one_host(const SearchedPlan& searched);
 /// `tessera train ...` with these settings and those of the request.
 std::string training_command(const SearchRequest& request, const SearchedPlan& searched,
                              const planner::FoundPlan& plan, const std::string& path);

@@ -48,8 +48,8 @@ class StagesSearch {
   bool set_windows();
   void set_points(size_t stage);
   StagePoints points_of(size_t stage, size_t begin, size_t end);
-  /// Of the layouts in which no stage's `beyond` is above `most` the one with the least sum of `seconds` of
-  /// its stages: StagePoint and whether it is the last stage's.
+  /// Of the layouts in which no stage's `beyond` is above `most` the one with the least `way` or `late`;
+  /// nothing: there is no such layout.
   enum class Least { kWay, kLate };
   std::optional<Layout> least_layout(double most, Least least) const;
   /// The least that the greatest `beyond` can be; infinity: nothing fits.
