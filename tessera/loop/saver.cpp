@@ -66,8 +66,6 @@ void Saver::wait_for_writer() {
     const Written written = writer_.get();
     newest_ = written.checkpoint;
     times_.written += written.seconds;
-  } catch (const FolderLost&) {
-    throw;
   } catch (const UserError& error) {
     failed(error);
   }
@@ -90,7 +88,8 @@ std::filesystem::path Saver::save_with_retries(World& world,
 }
 
 void Saver::failed(const UserError& error) {
-  if (state_.recipe.checkpoint.on_failed_save != "go_on") throw error;
+  const bool is_lost = dynamic_cast<const FolderLost*>(&error) != nullptr;
+  if (is_lost || state_.recipe.checkpoint.on_failed_save != "go_on") throw;
   log_.warn(concat(error.what(), "; training goes on (checkpoint.on_failed_save = \"go_on\")"));
   failure_ = error;
   // It is not among the best: a later evaluation that is a little worse has to be saved.
@@ -115,8 +114,6 @@ void Saver::save(bool best) {
         return checkpoint::save(request.options, request.memory->shards(), request.progress,
                                 checkpoint_ranks(world_));
       });
-    } catch (const FolderLost&) {
-      throw;
     } catch (const UserError& error) {
       failed(error);
     }
@@ -129,8 +126,6 @@ void Saver::save(bool best) {
                                      checkpoint_ranks(world_));
         return std::filesystem::path();
       });
-    } catch (const FolderLost&) {
-      throw;
     } catch (const UserError& error) {
       failed(error);
       times_.stalled += seconds_since(start);

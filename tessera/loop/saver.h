@@ -51,10 +51,10 @@ class Saver {
 
  private:
   void wait_for_writer();
-  /// The checkpoint that `save` makes, at the latest after the last retry.
-  /// `world`: of the calling threads.
+  /// The checkpoint that `save` makes, at the latest after the last retry. `world`: of the calling threads.
   std::filesystem::path save_with_retries(World& world, const std::function<std::filesystem::path()>& save);
-  /// To be called with the error of a save that failed each time.
+  /// To be called in the handler of the error of a save that failed each time: throws it again where the run
+  /// is to end.
   void failed(const UserError& error);
 
   RunState& state_;

@@ -128,7 +128,6 @@ class Mesh {
   struct StageWaits {
     double for_messages = 0;  // of links
     double at_ends = 0;       // in meet_stages()
-    double sum() const { return for_messages + at_ends; }
   };
   /// Part of wait_seconds(); nothing where this rank has no links.
   std::optional<StageWaits> stage_waits() const;

@@ -5,8 +5,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/eager/mesh_world.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/surroundings.h"
+#include "tessera/loop/folder_fault.h"
 #include "tessera/train/environment.h"
 
 namespace tessera::train {
@@ -59,8 +61,8 @@ std::string HeldFolders::fault() const {
 }
 
 void HeldFolders::check(mesh::Mesh& mesh) const {
-  for (const std::string& text : mesh.world().all_gather_text(fault(), "folder of the run"))
-    if (!text.empty()) throw UserError(text);
+  eager::MeshWorld world(mesh);
+  loop::check_folders(world, [this] { return fault(); });
 }
 
 void clear_leftovers(const fs::path& checkpoints) {
