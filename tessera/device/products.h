@@ -17,7 +17,7 @@ struct DeviceProducts {
   /// `residual`: [rows, out], or undefined for 0; result [rows, out].
   at::Tensor (*linear)(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                        const at::Tensor& residual) = nullptr;
-  /// `linear` is not given a residual if this is false; it is then added in a pass of its own.
+  /// `linear` is not given a residual if this is false; it is then added by a separate operation.
   bool adds_residual = true;
   /// The transpose of `gradient` [rows, out] times `x` [rows, in], and the sums of gradient's columns: [out,
   /// in] and [out].

@@ -14,8 +14,8 @@
 namespace tessera::eager {
 
 /// numbers_of (device_input.h) in one pass; what the kernel has to know of a batch travels in one copy.
-/// Requires: device::kernels_for(bytes, &device::DeviceKernels::uint8_images), and the batch has uint8 images
-/// of its own.
+/// Requires: device::kernels_for(bytes, &device::DeviceKernels::uint8_images), and the batch itself holds
+/// uint8 images.
 at::Tensor fused_uint8_images(const data::Batch& batch, const at::Tensor& bytes,
                               const Normalisation& normalisation);
 
