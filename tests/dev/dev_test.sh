@@ -33,7 +33,7 @@ expect "unknown verb" 2 1 "[dev.tset] unknown verb 'tset': expected one of quick
 expect "a verb with a slip" 2 1 ", clean, help; did you mean quickstart?" quikstart
 expect "a verb near no other" 2 1 "clean, help" nonsense
 cp "$source/CMakePresets.json" "$scratch/tree"
-expect "unknown preset" 2 1 "[dev.build] unknown preset 'relase': expected one of dev, edit, release, asan, tsan, tidy, cuda, fuzz; did you mean release?" \
+expect "unknown preset" 2 1 "[dev.build] unknown preset 'relase': expected one of dev, edit, release, asan, tsan, tidy, torch210, cuda, fuzz; did you mean release?" \
   build relase
 expect "a hidden preset" 2 1 "[dev.build] unknown preset 'base': expected one of dev, " build base
 [ ! -e "$scratch/tree/build" ] || { failures=$((failures + 1)); echo "FAILED: an unknown preset left a build folder"; }
@@ -173,12 +173,14 @@ expect "an earlier run's failures" 8 0 "" test
 
 # ./dev test --all: every preset has its turn although the tests fail, and no test may skip what is installed.
 stand_in ctest "echo \"ctest \$2 TESSERA_NO_SKIP=\${TESSERA_NO_SKIP:-}\" >>'$scratch/calls'; exit 8"
-mkdir -p "$scratch/tree/.venv-peers"
+mkdir -p "$scratch/tree/.venv-peers" "$scratch/tree/.venv-torch210"
 stamp .venv-peers requirements-peers
+stamp .venv-torch210 requirements-torch210
 rm -f "$scratch/calls"
-expect "./dev test --all with failures" 1 0 "-- failed presets: asan tsan dev" test --all
+expect "./dev test --all with failures" 1 0 "-- failed presets: asan tsan torch210 dev" test --all
 cp "$scratch/calls" "$scratch/all"
 for call in "cmake --build build/asan" "cmake --build build/tsan" "cmake --fresh --preset tidy" "cmake --build build/tidy" \
+  "cmake --fresh --preset torch210" "cmake --build build/torch210" "cmake --build build/edit" "ctest build/torch210" \
   "ctest build/asan TESSERA_NO_SKIP=1" "ctest build/dev TESSERA_NO_SKIP=1"; do
   cp "$scratch/all" "$scratch/calls"
   noted "./dev test --all" "$call"

@@ -256,7 +256,9 @@ TEST(LibraryPipeline, TargetsArriveUnchanged) {
 TEST(LibraryPipeline, FrozenSharedAndUnusedParametersTrainAsOneRank) {
   const PipelineOptions options{2, 2, plan::Schedule::kInterleaved};
   const Case one{options, 2, 4};
+  std::mutex generator;  // the new segment draws as well, and make_segments() draws the same in every rank
   const auto make = [&] {
+    const std::lock_guard lock(generator);
     auto all = make_segments(4, one.dtype);
     for (at::Tensor parameter : all[0]->parameters()) parameter.set_requires_grad(false);
     all[1] = Sequential(torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh());

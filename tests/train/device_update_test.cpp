@@ -2,6 +2,7 @@
 // The step's end in a device's memory, on a CPU: the decisions and the bits of the host's way.
 #include "tessera/eager/device_update.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -171,10 +172,12 @@ TEST(StepEnd, NumbersAreThoseOfTheCpusWay) {
       const recipe::Recipe recipe =
           make_recipe({"optimizer.name=lion", "optimizer.lr=1e-4", concat("shard.level=", level)});
       const auto state = assemble(recipe, make_plan(recipe, 3), mesh, true);
-      at::manual_seed(5 + (level == std::string("zero3") ? mesh.rank() : 0));
+      // Of its own: ranks are threads, and share the process's.
+      auto generator =
+          at::make_generator<at::CPUGeneratorImpl>(5 + (level == std::string("zero3") ? mesh.rank() : 0));
       for (const auto& unit : state->sharded->units()) {
         unit->hold_gradient();
-        unit->gradient().copy_(at::randn({unit->shard_numel()}));
+        unit->gradient().copy_(at::randn({unit->shard_numel()}, generator));
       }
       const at::Tensor loss = at::scalar_tensor(0.1 * static_cast<double>(mesh.rank() + 1), at::kDouble);
       const Votes mine{mesh.rank() == 1, mesh.rank() == 2, mesh.rank()};
