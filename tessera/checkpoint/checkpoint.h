@@ -121,6 +121,9 @@ std::string passed_over_text(const Choice& choice);
 bool holds_checkpoints(const std::filesystem::path& folder);
 /// Steps of the complete checkpoints in the folder. Errors: as holds_checkpoints().
 std::set<int64_t> complete_steps(const std::filesystem::path& folder);
+/// Steps of folders that have the final name and no manifest, in no order: a save writes the manifest first,
+/// so that file was lost. Errors: as holds_checkpoints().
+std::vector<int64_t> incomplete_checkpoints(const std::filesystem::path& folder);
 /// What is wrong with best.json; empty: nothing, or there is no such file.
 std::string best_fault(const std::filesystem::path& folder);
 

@@ -22,9 +22,6 @@ namespace tessera::checkpoint {
 std::map<int64_t, std::filesystem::path> complete_checkpoints(const std::filesystem::path& folder);
 /// As complete_checkpoints(), of one step, whatever is wrong with others.
 std::optional<std::filesystem::path> complete_checkpoint(const std::filesystem::path& folder, int64_t step);
-/// Steps of folders that have the final name and no manifest, in no order: a save writes the manifest first,
-/// so that file was lost. Errors: as complete_checkpoints().
-std::vector<int64_t> incomplete_checkpoints(const std::filesystem::path& folder);
 /// Does this folder hold a whole checkpoint? Errors: UserError when it cannot be read.
 bool is_complete(const std::filesystem::path& checkpoint);
 

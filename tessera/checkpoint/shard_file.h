@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One shard file of a checkpoint, written as planned and read against what the manifest says of it. Private
-// to the room.
+// One shard file of a checkpoint, written as planned and read against what the manifest says of it.
 //
 // Every fault (missing, cut off, another checksum, another header) is the UserError
 // "[checkpoint.shard] shard-... is missing (FOLDERS); ...".

@@ -14,6 +14,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/one_line.h"
 #include "tessera/base/text.h"
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/names.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/engine.h"
@@ -134,17 +135,6 @@ train::TrainJob make_job(TrainOptions options) {
   return job;
 }
 
-/// The names of the checkpoints in a folder.
-std::set<std::string> saved_steps(const fs::path& folder) {
-  std::set<std::string> names;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (const std::string name = entry.path().filename().string(); checkpoint::names::parse_step(name))
-      names.insert(name);
-  }
-  return names;
-}
-
 /// A rank or the network failed, or the program; not what the user asked for, and no stop.
 bool may_be_mended_by_restart(int code) { return code == kExitCommunication || code == kExitInternal; }
 
@@ -210,7 +200,7 @@ int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
   try {
     const fs::path checkpoints =
         job.recipe.checkpoint.dir.empty() ? folder.path / "checkpoints" : fs::path(job.recipe.checkpoint.dir);
-    const std::set<std::string> before = saved_steps(checkpoints);
+    const std::set<int64_t> before = checkpoint::complete_steps(checkpoints);
     files.reset();
     if (options.searches_plan()) arguments = with_searched_plan(options, folder.path, arguments);
     bool stopped = false;
@@ -218,7 +208,7 @@ int run_local_ranks(const TrainOptions& options, const train::TrainJob& job,
     for (int64_t restart = 1; restart <= options.max_restarts && !stopped && may_be_mended_by_restart(code);
          ++restart) {
       // A checkpoint that --resume names is the start again until this command has saved one.
-      const bool goes_on = options.resume.empty() || saved_steps(checkpoints) != before;
+      const bool goes_on = options.resume.empty() || checkpoint::complete_steps(checkpoints) != before;
       std::fprintf(stderr,
                    "warning: the ranks failed with exit code %d: restart %ld of %ld, with --resume %s\n",
                    code, static_cast<long>(restart), static_cast<long>(options.max_restarts),

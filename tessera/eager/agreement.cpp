@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <span>
+#include <vector>
 
+#include "tessera/base/byte_source.h"
 #include "tessera/base/checksum.h"
 #include "tessera/base/error.h"
 #include "tessera/eager/state.h"
@@ -29,18 +30,16 @@ std::string classes_text(const std::vector<std::string>& names) {
 }
 
 /// Size and checksum of a file, of a large one by windows.
-std::string file_text(const std::filesystem::path& path) {
+std::string file_text(const ByteSource& file) {
   constexpr uint64_t kWindow = 64 << 10, kWindows = 64;
-  const uint64_t size = std::filesystem::file_size(path);
-  std::ifstream file(path, std::ios::binary);
+  const uint64_t size = file.size();
   Checksum checksum;
-  std::string window(kWindow, '\0');
+  std::vector<std::byte> window(kWindow);
   const uint64_t step = std::max<uint64_t>(kWindow, size / kWindows);
   const auto add = [&](uint64_t begin) {
-    file.clear();
-    file.seekg(static_cast<std::streamoff>(begin));
-    file.read(window.data(), static_cast<std::streamsize>(kWindow));
-    checksum.update(std::as_bytes(std::span(window.data(), static_cast<size_t>(file.gcount()))));
+    const std::span<std::byte> bytes(window.data(), std::min(kWindow, size - begin));
+    file.read(begin, bytes);
+    checksum.update(bytes);
   };
   for (uint64_t begin = 0; begin < size; begin += step) add(begin);
   if (size > kWindow) add(size - kWindow);
@@ -92,7 +91,8 @@ mesh::Facts weights_facts(const std::string& setting, const std::filesystem::pat
   std::error_code ignored;
   const fs::path file = fs::is_directory(path, ignored) ? path / "manifest.json" : path;
   if (!fs::is_regular_file(file, ignored)) return {};
-  return {{concat("the contents of ", setting), file_text(file), "give every host the same file"}};
+  return {{concat("the contents of ", setting), file_text(*local_files().open(file)),
+           "give every host the same file"}};
 }
 
 mesh::Fact command_fact(const std::string& command) {

@@ -80,7 +80,7 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const plan::Pl
   const std::vector<mesh::Span> spans = mesh_spans(recipe, plan);
   const std::vector<mesh::Link> links = plan::links_of(plan);
   if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes, spans, links, ranks.network);
-  const auto timeout = run_timeout(recipe);
+  const auto timeout = recipe::timeout_of(recipe.run);
   mesh::Rendezvous rendezvous = mesh::rendezvous(ranks, timeout);
   rendezvous.shared_memory = recipe.run.shared_memory;
   mesh::Facts all;
@@ -275,8 +275,6 @@ void check_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t 
               .hint = savings_hint(memory_savings(recipe, plan, batch_per_rank, ranks), otherwise,
                                    (needed - available) / static_cast<double>(ranks.local_world))});
 }
-
-std::chrono::milliseconds run_timeout(const recipe::Recipe& recipe) { return recipe::timeout_of(recipe.run); }
 
 std::unique_ptr<launch::FileWatchdog::Progress> tell_progress(launch::FileWatchdog* files, mesh::Mesh& mesh) {
   if (files == nullptr) return nullptr;

@@ -77,9 +77,6 @@ void load_for(const plan::Plan& plan, data::LoaderOptions* options);
 /// teacher's. Errors: UserError when distill.teacher cannot be opened.
 double predicted_memory(const recipe::Recipe& recipe, const plan::Plan& plan, int64_t batch_per_rank);
 
-/// run.timeout.
-std::chrono::milliseconds run_timeout(const recipe::Recipe& recipe);
-
 /// While the result lives the other ranks are told that this one advances as long as operations on its files
 /// end. Null without a watchdog.
 std::unique_ptr<launch::FileWatchdog::Progress> tell_progress(launch::FileWatchdog* files, mesh::Mesh& mesh);

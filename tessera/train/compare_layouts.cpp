@@ -107,7 +107,7 @@ class LayoutRun {
 
   void run() {
     mesh::ThreadRanks ranks{{{"stage", layout_.plan.world}}, eager::mesh_spans(recipe_, layout_.plan)};
-    ranks.timeout = eager::run_timeout(recipe_);
+    ranks.timeout = recipe::timeout_of(recipe_.run);
     ranks.links = plan::links_of(layout_.plan);
     mesh::run_on_thread_ranks(ranks, [this](mesh::Mesh& mesh) { run_rank(mesh); });
   }

@@ -81,7 +81,7 @@ mesh::Facts facts_of(const PlanProfileHostsJob& job, const launch::Ranks& ranks,
 }  // namespace
 
 int plan_profile_hosts(const PlanProfileHostsJob& job, const launch::Ranks& ranks) {
-  const auto timeout = eager::run_timeout(job.recipe);
+  const auto timeout = recipe::timeout_of(job.recipe.run);
   profile::LinkSettings links{.ranks = ranks.local_world,
                               .shared_memory = false,  // hosts have none in common
                               .dtype = eager::resolve_dtype(job.recipe.precision.compute),

@@ -44,15 +44,13 @@ const ResumeRule& rule_of(Compared what) { return kRules.at(static_cast<size_t>(
 /// Where the run has checkpoints of which none is complete, starting anew would write over what is left of
 /// it.
 void check_nothing_saved(const fs::path& folder) {
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (!checkpoint::names::parse_step(name) || !entry.is_directory(ignored)) continue;
-    user_error({.where = "train.resume",
-                .problem = concat("checkpoint ", entry.path().string(), " is incomplete: it has no ",
-                                  checkpoint::names::kManifest, ", and there is no other checkpoint"),
-                .hint = "restore it; to start anew, move it away"});
-  }
+  const std::vector<int64_t> incomplete = checkpoint::incomplete_checkpoints(folder);
+  if (incomplete.empty()) return;
+  const fs::path path = folder / checkpoint::names::step(std::ranges::max(incomplete));
+  user_error({.where = "train.resume",
+              .problem = concat("checkpoint ", path.string(), " is incomplete: it has no ",
+                                checkpoint::names::kManifest, ", and there is no other checkpoint"),
+              .hint = "restore it; to start anew, move it away"});
 }
 
 /// Settings whose effect is compared as such.

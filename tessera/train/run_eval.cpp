@@ -217,7 +217,7 @@ class EvalRun {
 
   int run() {
     open();
-    eager::before_meeting(eager::run_timeout(recipe()), ranks_, [&] { prepare(); });
+    eager::before_meeting(recipe::timeout_of(recipe().run), ranks_, [&] { prepare(); });
     meet();
     return eager::guarded([&] { return evaluate(); }, mesh_, [] { return "evaluating"; },
                           "per rank: a smaller train.eval_batch would save activations");
@@ -227,12 +227,12 @@ class EvalRun {
   const recipe::Recipe& recipe() const { return trained_.recipe; }
 
   void open() {
-    eager::before_meeting(eager::run_timeout(recipe::Recipe()), ranks_, [&] {
+    eager::before_meeting(recipe::timeout_of(recipe::RunRecipe()), ranks_, [&] {
       trained_ = eager::open_trained_model(job_.checkpoint, ranks_.world, job_.sets, warn_);
       check_classifier(trained_, job_);
     });
     eager::choose_precision(trained_.recipe, job_.sets, wants_features(job_));
-    if (job_.files != nullptr) job_.files->set_limit(eager::run_timeout(recipe()));
+    if (job_.files != nullptr) job_.files->set_limit(recipe::timeout_of(recipe().run));
     log_.info(concat("evaluating ", trained_.path.string()));
     if (const std::string note = launch::threads_note(recipe().run.threads); !note.empty())
       log_.info(concat("  compute threads: ", note));

@@ -241,8 +241,8 @@ class PredictRun {
   PredictRun& operator=(const PredictRun&) = delete;
 
   int run() {
-    eager::before_meeting(eager::run_timeout(recipe::Recipe()), ranks_, [&] { open(); });
-    eager::before_meeting(eager::run_timeout(recipe()), ranks_, [&] { prepare(); });
+    eager::before_meeting(recipe::timeout_of(recipe::RunRecipe()), ranks_, [&] { open(); });
+    eager::before_meeting(recipe::timeout_of(recipe().run), ranks_, [&] { prepare(); });
     meet();
     return eager::guarded([&] { return predict(); }, mesh_, [] { return "predicting"; }, "");
   }
@@ -259,7 +259,7 @@ class PredictRun {
                   .hint = "train.init_from begins the training of a classifier on these weights"});
     }
     eager::choose_precision(trained_.recipe, job_.sets, /*features=*/false);
-    if (job_.files != nullptr) job_.files->set_limit(eager::run_timeout(recipe()));
+    if (job_.files != nullptr) job_.files->set_limit(recipe::timeout_of(recipe().run));
     if (!job_.json && !job_.csv) log_.info(concat("predicting with ", trained_.path.string()));
   }
 

@@ -53,7 +53,7 @@ class TrainRun {
   int run() {
     shard::keep_tensor_memory();
     if (p_.job.dry_run) return dry_run();
-    eager::before_meeting(eager::run_timeout(recipe()), p_.ranks, [&] { prepare(); });
+    eager::before_meeting(recipe::timeout_of(recipe().run), p_.ranks, [&] { prepare(); });
     meet();
     try {
       const int code = eager::guarded(

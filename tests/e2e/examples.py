@@ -4,10 +4,11 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 
 from files import make_image_folder
-from harness import PROGRAM, SOURCE, Skip, check, check_same_losses, losses, main, scratch, tessera, train
+from harness import PROGRAM, SOURCE, Missing, Skip, check, check_same_losses, losses, main, scratch, tessera, train
 from peers import peers_python
 
 BUILD = pathlib.Path(PROGRAM).parents[1]
@@ -263,6 +264,49 @@ def own_loop():
         check(refused.returncode == 2 and "train.batsh" in refused.stderr and "train.batch" in refused.stderr, refused)
 
 
+CLANG_PROJECT = """
+cmake_minimum_required(VERSION 3.25)
+project(with_clang LANGUAGES CXX)
+find_package(tessera REQUIRED)
+add_executable(with_clang with_clang.cpp)
+target_link_libraries(with_clang PRIVATE tessera::tessera)
+"""
+CLANG_PROGRAM = """
+#include <ATen/Parallel.h>
+#include <atomic>
+#include <iostream>
+#include "tessera/library/run.h"
+
+int main() {
+  return tessera::library::run([](tessera::mesh::Mesh& mesh) {
+    std::atomic<int64_t> sum = 0;
+    at::parallel_for(0, 1000, 10, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) sum += i;
+    });
+    at::Tensor all = at::tensor({sum.load()}, at::kLong);
+    mesh.world().sum(all, "the sum");
+    if (mesh.rank() == 0) std::cout << "sum " << all.item<int64_t>() << std::endl;
+    return 0;
+  });
+}
+"""
+
+
+def clang():
+    """A program with at::parallel_for compiles, links and runs under Clang."""
+    compiler = shutil.which("clang++") or shutil.which("clang++-14")
+    if compiler is None:
+        raise Missing("no clang++ on PATH")
+    with scratch() as folder:
+        (folder / "CMakeLists.txt").write_text(CLANG_PROJECT)
+        (folder / "with_clang.cpp").write_text(CLANG_PROGRAM)
+        run(["cmake", "--install", BUILD, "--prefix", folder / "prefix"], folder)
+        run(["cmake", "-S", ".", "-B", "build", f"-DCMAKE_CXX_COMPILER={compiler}", f"-DCMAKE_PREFIX_PATH={folder}/prefix"], folder)
+        run(["cmake", "--build", "build"], folder)
+        text = run([folder / "prefix/bin/tessera", "launch", "--procs", 2, folder / "build/with_clang"], folder)
+        check(f"sum {2 * sum(range(1000))}\n" in text, text)
+
+
 EXAMPLES = {"own_model": own_model, "tensor_parallel": tensor_parallel, "pipeline": pipeline, "classify": classify, "own_loop": own_loop,
-            "mnist": mnist, "resnet": resnet}
+            "mnist": mnist, "resnet": resnet, "clang": clang}
 main(*(EXAMPLES[name] for name in os.environ.get("TESSERA_E2E_EXAMPLES", " ".join(EXAMPLES)).split()))

@@ -22,7 +22,7 @@ def faults(root):
             found.append(f"{LIST}: there is no {header}")
             continue
         text = path.read_text()
-        if re.search(r"\bprivate to\b", text, re.I):
+        if re.search(r"\bprivate(\s|//)+to\b", text, re.I):
             found.append(f"{header} is installed and says that it is private")
         found += [f"{header} is installed and includes {name}, which is not in {LIST}"
                   for name in re.findall(r'^#include "(tessera/[^"]+)"', text, re.M) if name not in listed]
@@ -36,13 +36,15 @@ def faults(root):
 def self_test():
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
-        for name, text in {LIST: "set(X\n  tessera/a/x.h\n  tessera/a/none.h\n  tessera/a/x.h)\n",
+        for name, text in {LIST: "set(X\n  tessera/a/x.h\n  tessera/a/none.h\n  tessera/a/x.h\n  tessera/a/z.h)\n",
+                           "tessera/a/z.h": "// Two lines. Private\n// to the room.\n",
                            "tessera/a/x.h": '// Private to the room.\n#include "tessera/a/y.h"\n', "tessera/a/y.h": "",
                            "examples/own.cpp": "#include <tessera/a/y.h>\n"}.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
         text = "\n".join(faults(root))
-        for expected in ("x.h is listed twice", "there is no tessera/a/none.h", "says that it is private",
+        for expected in ("x.h is listed twice", "there is no tessera/a/none.h", "x.h is installed and says that it is private",
+                         "z.h is installed and says that it is private",
                          "includes tessera/a/y.h", "examples/own.cpp includes"):
             assert expected in text, (expected, text)
 

@@ -98,13 +98,13 @@ TEST(Disagreement, OptionsAreNamed) {
          "precision.buffer as it is");
 }
 
-// Both units have the same size, so the wrong bytes would arrive without a word.
-/// What both of two ranks are told that call their units in different orders.
-void expect_order_refused(bool shared_memory, const std::string& expected) {
+/// What both of two ranks are told that call their units in different orders. Where the units are equally
+/// large (out = 4), the wrong bytes arrive without a word.
+void expect_order_refused(bool shared_memory, const std::string& expected, int64_t out = 4) {
   testing::run_ranks(
       {{"shard", 2}},
       [&](mesh::Mesh& mesh) {
-        auto net = std::make_shared<Pair>();
+        auto net = std::make_shared<Pair>(4, out);
         FullyShardOptions options;
         options.policy = shard::by_type<torch::nn::Linear>();
         ShardedModule sharded(net, mesh, options);
@@ -132,6 +132,10 @@ TEST(Disagreement, AnOrderOfItsOwnIsFoundAtTheEndOfTheStep) {
       "did "
       "'gather first'; every rank has to read the same ZeRO-3 units in the same order: where the rank's own "
       "data chooses (experts), make the parent of the choices one unit, or use all of them on every rank");
+}
+
+TEST(Disagreement, UnitsOfUnequalSizesInAnOrderOfTheirOwnAreFoundAsWell) {
+  expect_order_refused(false, "ranks gathered different units", 64);
 }
 
 TEST(Disagreement, AnOrderOfItsOwnIsFoundAtOnceInSharedMemory) {
