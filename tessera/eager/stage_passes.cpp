@@ -20,10 +20,12 @@ namespace {
 // Of a note: numbers before the samples', and numbers of each.
 constexpr int64_t kBefore = 5, kOfASample = 4;
 
-/// [0, ...] of what a part reads from the part before: of a transformer, [tokens, width] of each sample.
-at::Tensor input_like(const TrainState& state, size_t part) {
+/// [0, ...] of what a virtual stage reads from the one before: of a transformer, [tokens, width] of each
+/// sample.
+at::Tensor input_like(const TrainState& state, size_t local_stage) {
   const arch::ModelConfig& model = state.recipe.model;
-  const auto [begin, end] = plan::units_of_virtual_stage(state.plan, state.pipeline->virtual_stage(part));
+  const auto [begin, end] =
+      plan::units_of_virtual_stage(state.plan, state.pipeline->virtual_stage(local_stage));
   const auto* vit = std::get_if<arch::VitConfig>(&model.of);
   const auto* resmlp = std::get_if<arch::ResMlpConfig>(&model.of);
   if (vit == nullptr && resmlp == nullptr) {
@@ -61,22 +63,22 @@ class InferencePass final : public parallel::StageWork {
 
   parallel::Note load(int64_t) override { return note_of(noted_of(batch_, has_samples_), batch_.size); }
   parallel::Note pretended_note(int64_t) override { return load(0); }
-  at::Tensor pretended_input(size_t part) override { return input_like(state_, part); }
+  at::Tensor pretended_input(size_t local_stage) override { return input_like(state_, local_stage); }
 
-  at::Tensor forward(const parallel::PartPass& pass, const at::Tensor& input) override {
+  at::Tensor forward(const parallel::VirtualStagePass& pass, const at::Tensor& input) override {
     NotedBatch noted = batch_of(pass.note);
     const parallel::Pipeline& pipeline = *state_.pipeline;
     enter(state_, noted.batch, /*training=*/false, 0);
-    const at::Tensor x = pipeline.begins_model(pass.part)
+    const at::Tensor x = pipeline.begins_model(pass.local_stage)
                              ? images_of(batch_, state_.input->normalisation(), state_.input->device())
                              : input;
-    const at::Tensor y = state_.sharded->forward(x, pass.part);
-    if (pipeline.ends_model(pass.part)) output_.logits = y;
+    const at::Tensor y = state_.sharded->forward(x, pass.local_stage);
+    if (pipeline.ends_model(pass.local_stage)) output_.logits = y;
     output_.noted = std::move(noted);
     return y;
   }
 
-  void backward(const parallel::PartPass&, const at::Tensor&, const at::Tensor&,
+  void backward(const parallel::VirtualStagePass&, const at::Tensor&, const at::Tensor&,
                 const std::function<void()>&) override {
     TESSERA_CHECK(false, "a forward pass alone has no backward");
   }
@@ -156,9 +158,9 @@ parallel::Note TrainingPasses::pretended_note(int64_t micro_batch) {
   return note_of(noted, step_.room);
 }
 
-at::Tensor TrainingPasses::pretended_input(size_t part) { return input_like(state_, part); }
+at::Tensor TrainingPasses::pretended_input(size_t local_stage) { return input_like(state_, local_stage); }
 
-at::Tensor TrainingPasses::forward(const parallel::PartPass& pass, const at::Tensor& input) {
+at::Tensor TrainingPasses::forward(const parallel::VirtualStagePass& pass, const at::Tensor& input) {
   const NotedBatch noted = batch_of(pass.note);
   samples_ = {samples_.given_up || noted.batch.given_up, noted.step_samples};
   state_.pass = {pass.micro_batch, noted.has_samples};
@@ -166,13 +168,14 @@ at::Tensor TrainingPasses::forward(const parallel::PartPass& pass, const at::Ten
   const bool hides = step_.hides_later && pass.micro_batch > 0;
   auto observe = hides ? std::exchange(state_.context.observe, nullptr) : nullptr;
   enter(state_, noted.batch, /*training=*/true, step_.key);
-  const at::Tensor x = state_.pipeline->begins_model(pass.part) ? inputs_.at(pass.micro_batch).images : input;
-  at::Tensor output = state_.sharded->forward(x, pass.part);
+  const at::Tensor x =
+      state_.pipeline->begins_model(pass.local_stage) ? inputs_.at(pass.micro_batch).images : input;
+  at::Tensor output = state_.sharded->forward(x, pass.local_stage);
   if (hides) state_.context.observe = std::move(observe);
-  const bool ends_here = static_cast<int64_t>(pass.part) + 1 == state_.pipeline->parts();
+  const bool ends_here = static_cast<int64_t>(pass.local_stage) + 1 == state_.pipeline->virtual_stages();
   if (pass.micro_batch == 0 && ends_here && step_.seen) step_.seen(noted.has_samples);
   trace_resident_memory();
-  if (!state_.pipeline->ends_model(pass.part)) return output;
+  if (!state_.pipeline->ends_model(pass.local_stage)) return output;
   at::Tensor loss = state_.task->loss_sum(output, noted.batch, {}) / static_cast<double>(noted.step_samples);
   if (!noted.has_samples) loss = loss * 0.0;
   at::Tensor(step_.loss).add_(loss.detach());
@@ -180,11 +183,11 @@ at::Tensor TrainingPasses::forward(const parallel::PartPass& pass, const at::Ten
   return scale == 1 ? loss : loss * scale;
 }
 
-void TrainingPasses::backward(const parallel::PartPass& pass, const at::Tensor& output,
+void TrainingPasses::backward(const parallel::VirtualStagePass& pass, const at::Tensor& output,
                               const at::Tensor& gradient, const std::function<void()>& passed) {
-  state_.sharded->backward({output, gradient, pass.is_last, pass.part, passed});
+  state_.sharded->backward({output, gradient, pass.is_last, pass.local_stage, passed});
   trace_resident_memory();
-  if (!state_.pipeline->begins_model(pass.part)) return;
+  if (!state_.pipeline->begins_model(pass.local_stage)) return;
   const auto input = inputs_.find(pass.micro_batch);
   state_.input->give_back(loader_, std::move(input->second));
   inputs_.erase(input);
@@ -194,7 +197,7 @@ InferenceOutput inference(TrainState& state, const data::Batch& batch, bool has_
   const at::NoGradGuard no_grad;
   if (!state.pipeline) return {forward(state, batch, /*training=*/false, 0), noted_of(batch, has_samples)};
   InferencePass pass(state, batch, has_samples);
-  const std::vector<plan::Action> actions = plan::forward_schedule(state.pipeline->parts(), 1);
+  const std::vector<plan::Action> actions = plan::forward_schedule(state.pipeline->virtual_stages(), 1);
   state.pipeline->run({actions, 1, note_numbers(batch.size), /*trains=*/false}, pass);
   return pass.take();
 }

@@ -44,9 +44,9 @@ class TrainingPasses final : public parallel::StageWork {
 
   parallel::Note load(int64_t micro_batch) override;
   parallel::Note pretended_note(int64_t micro_batch) override;
-  at::Tensor pretended_input(size_t part) override;
-  at::Tensor forward(const parallel::PartPass& pass, const at::Tensor& input) override;
-  void backward(const parallel::PartPass& pass, const at::Tensor& output, const at::Tensor& gradient,
+  at::Tensor pretended_input(size_t local_stage) override;
+  at::Tensor forward(const parallel::VirtualStagePass& pass, const at::Tensor& input) override;
+  void backward(const parallel::VirtualStagePass& pass, const at::Tensor& output, const at::Tensor& gradient,
                 const std::function<void()>& passed) override;
 
   /// After the run.

@@ -82,23 +82,24 @@ std::string dtype_name(at::ScalarType dtype) {
 
 namespace {
 
-/// Of this rank's stage, in the order of its parts: the segment's index in the model, and the part.
+/// Of this rank's stage, in the order of its virtual stages: the segment's index in the model, and which of
+/// the rank's virtual stages it is in.
 std::vector<std::pair<size_t, size_t>> segments_of_rank(const TrainState& state) {
   std::vector<std::pair<size_t, size_t>> found;
   const plan::Plan& plan = state.plan;
-  for (int64_t part = 0; part < plan.virtual_stages; ++part) {
-    const int64_t stage = plan::stage_of(plan, state.rank) + part * plan.stages;
+  for (int64_t local_stage = 0; local_stage < plan.virtual_stages; ++local_stage) {
+    const int64_t stage = plan::stage_of(plan, state.rank) + local_stage * plan.stages;
     const auto [begin, end] = plan::units_of_virtual_stage(plan, stage);
-    for (size_t i = begin; i < end; ++i) found.emplace_back(i, static_cast<size_t>(part));
+    for (size_t i = begin; i < end; ++i) found.emplace_back(i, static_cast<size_t>(local_stage));
   }
   return found;
 }
 
 /// The stage's segments as the sharded model runs them, which read the state's context.
-std::vector<shard::Segment> segments_of(TrainState& state) {
+std::vector<shard::ShardedSegment> segments_of(TrainState& state) {
   const auto frozen = static_cast<size_t>(recipe::frozen_units(state.recipe.model, state.recipe.optimizer));
-  std::vector<shard::Segment> segments;
-  for (const auto& [index, part] : segments_of_rank(state)) {
+  std::vector<shard::ShardedSegment> segments;
+  for (const auto& [index, local_stage] : segments_of_rank(state)) {
     const models::Segment& segment = state.model->segments()[index];
     models::ForwardContext* context = &state.context;
     const auto forward = [&segment, context](const at::Tensor& x) {
@@ -107,7 +108,7 @@ std::vector<shard::Segment> segments_of(TrainState& state) {
       return y;
     };
     const bool keeps_sums = plan::unit_of(state.plan, segment.name).recompute == plan::Recompute::kKeepSums;
-    const auto repeat = [&segment, context, forward, keeps_sums]() -> shard::Segment::Forward {
+    const auto repeat = [&segment, context, forward, keeps_sums]() -> shard::ShardedSegment::Forward {
       // A recording holds one pass whole, and its replays' masks are those of the batch that is there then.
       if (device::host_values_are_kept()) return forward;
       context->sums = std::make_shared<parallel::KeptSums>(parallel::KeptSums{.keeps = keeps_sums});
@@ -119,7 +120,7 @@ std::vector<shard::Segment> segments_of(TrainState& state) {
       };
     };
     segments.push_back({segment.name, placed_parameters(state, segment), forward, segment.buffers, repeat,
-                        segment.rows, part, /*frozen=*/index < frozen});
+                        segment.rows, local_stage, /*frozen=*/index < frozen});
   }
   return segments;
 }

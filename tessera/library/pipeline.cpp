@@ -62,8 +62,8 @@ plan::Plan pipeline_plan(const PipelineOptions& options, int64_t ranks) {
 std::vector<int64_t> segments_of(const PipelineOptions& options, const mesh::Mesh& mesh) {
   const plan::Plan plan = pipeline_plan(options, mesh.world_size());
   std::vector<int64_t> segments;
-  for (int64_t part = 0; part < plan.virtual_stages; ++part)
-    segments.push_back(part * plan.stages + plan::stage_of(plan, mesh.rank()));
+  for (int64_t i = 0; i < plan.virtual_stages; ++i)
+    segments.push_back(i * plan.stages + plan::stage_of(plan, mesh.rank()));
   return segments;
 }
 
@@ -72,7 +72,11 @@ class Pipeline::Passes final : public parallel::StageWork {
  public:
   /// Loads micro-batch 0 where this rank loads, so that the length of the notes is known.
   Passes(Pipeline& pipeline, const Load& load, const Loss& loss)
-      : stage_(*pipeline.stage_), parts_(pipeline.parts_), load_(load), loss_(loss), like_(parts_.size()) {
+      : stage_(*pipeline.stage_),
+        segments_(pipeline.segments_),
+        load_(load),
+        loss_(loss),
+        like_(segments_.size()) {
     if (!stage_.is_first()) return;
     first_ = loaded(0);
     note_length_ = parallel::note_length(first_.target);
@@ -94,15 +98,16 @@ class Pipeline::Passes final : public parallel::StageWork {
   parallel::Note pretended_note(int64_t) override { return {0}; }
   at::Tensor pretended_input(size_t) override { return {}; }
 
-  at::Tensor forward(const parallel::PartPass& pass, const at::Tensor& input) override {
-    at::Tensor in = stage_.begins_model(pass.part) ? inputs_.extract(pass.micro_batch).mapped() : input;
-    const at::Tensor output = parts_[pass.part]->forward(std::move(in));
-    if (stage_.ends_model(pass.part)) return loss_of(pass, output);
+  at::Tensor forward(const parallel::VirtualStagePass& pass, const at::Tensor& input) override {
+    at::Tensor in =
+        stage_.begins_model(pass.local_stage) ? inputs_.extract(pass.micro_batch).mapped() : input;
+    const at::Tensor output = segments_[pass.local_stage]->forward(std::move(in));
+    if (stage_.ends_model(pass.local_stage)) return loss_of(pass, output);
     check_output(pass, output);
     return output;
   }
 
-  void backward(const parallel::PartPass&, const at::Tensor& output, const at::Tensor& gradient,
+  void backward(const parallel::VirtualStagePass&, const at::Tensor& output, const at::Tensor& gradient,
                 const std::function<void()>& passed) override {
     // Frozen segments at the beginning of the network have no backward pass.
     if (output.requires_grad()) gradient.defined() ? output.backward(gradient) : output.backward();
@@ -120,12 +125,12 @@ class Pipeline::Passes final : public parallel::StageWork {
   }
 
   /// The next stage waits for a tensor like the first one.
-  void check_output(const parallel::PartPass& pass, const at::Tensor& output) {
-    at::Tensor& like = like_[pass.part];
+  void check_output(const parallel::VirtualStagePass& pass, const at::Tensor& output) {
+    at::Tensor& like = like_[pass.local_stage];
     const int64_t samples = pass.note.front();
-    const std::string problem =
-        concat("segment ", stage_.virtual_stage(pass.part), " made ", at::toString(output.scalar_type()), " ",
-               shape_text(output.sizes()), " of micro-batch ", pass.micro_batch);
+    const std::string problem = concat("segment ", stage_.virtual_stage(pass.local_stage), " made ",
+                                       at::toString(output.scalar_type()), " ", shape_text(output.sizes()),
+                                       " of micro-batch ", pass.micro_batch);
     if (!output.is_floating_point() || output.dim() == 0 || output.size(0) != samples)
       refuse_pipeline(problem, concat("a floating-point tensor [", samples, ", ...]"));
     if (!like.defined()) like = at::empty(zero_samples(output), output.options());
@@ -142,7 +147,7 @@ class Pipeline::Passes final : public parallel::StageWork {
   }
 
   /// The sum over samples, of which backward begins.
-  at::Tensor loss_of(const parallel::PartPass& pass, const at::Tensor& output) {
+  at::Tensor loss_of(const parallel::VirtualStagePass& pass, const at::Tensor& output) {
     const int64_t samples = pass.note.front();
     if (samples == 0) return output.sum();  // of nothing, for the stages before
     at::Tensor target = parallel::target_of(pass.note);
@@ -165,24 +170,27 @@ class Pipeline::Passes final : public parallel::StageWork {
   }
 
   parallel::Pipeline& stage_;
-  std::vector<torch::nn::Sequential>& parts_;
+  std::vector<torch::nn::Sequential>& segments_;
   const Load& load_;
   const Loss& loss_;
   MicroBatch first_;
   int64_t note_length_ = 1;
   std::map<int64_t, at::Tensor> inputs_;  // of the first segment, by micro-batch
-  std::vector<at::Tensor> like_;          // by part: its first output, without samples
+  std::vector<at::Tensor> like_;          // by segment of this rank: its first output, without samples
   at::Tensor loss_sum_;
   int64_t samples_ = 0;
 };
 
-Pipeline::Pipeline(mesh::Mesh& mesh, const PipelineOptions& options, std::vector<torch::nn::Sequential> parts)
-    : mesh_(mesh), plan_(pipeline_plan(options, mesh.world_size())), parts_(std::move(parts)) {
-  if (static_cast<int64_t>(parts_.size()) != options.parts)
-    refuse_pipeline(concat("this rank got ", parts_.size(), parts_.size() == 1 ? " segment" : " segments"),
-                    concat("PipelineOptions::parts of them, ", options.parts));
-  if (std::ranges::any_of(
-          parts_, [](const torch::nn::Sequential& part) { return part.is_empty() || part->is_empty(); }))
+Pipeline::Pipeline(mesh::Mesh& mesh, const PipelineOptions& options,
+                   std::vector<torch::nn::Sequential> segments)
+    : mesh_(mesh), plan_(pipeline_plan(options, mesh.world_size())), segments_(std::move(segments)) {
+  if (static_cast<int64_t>(segments_.size()) != options.parts)
+    refuse_pipeline(
+        concat("this rank got ", segments_.size(), segments_.size() == 1 ? " segment" : " segments"),
+        concat("PipelineOptions::parts of them, ", options.parts));
+  if (std::ranges::any_of(segments_, [](const torch::nn::Sequential& segment) {
+        return segment.is_empty() || segment->is_empty();
+      }))
     refuse_pipeline("a segment of this rank is empty", "a layer or more");
   if (mesh.world().transport_name() == mesh::kPretended)
     refuse_pipeline("the mesh is a pretended one", "ranks that exist");
@@ -211,7 +219,7 @@ std::vector<at::Tensor> Pipeline::parameters() const {
 /// Collects the parameters, and gives every rank of the stage the same values.
 void Pipeline::take_over_values() {
   const at::NoGradGuard no_grad;
-  std::unordered_set<const void*> seen;  // parts may share a parameter
+  std::unordered_set<const void*> seen;  // segments may share a parameter
   const auto take_over = [&](const std::string& name, const at::Tensor& tensor) {
     if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) return false;
     at::Tensor values = contiguous_values(tensor);
@@ -219,13 +227,13 @@ void Pipeline::take_over_values() {
     if (!tensor.is_contiguous()) at::Tensor(tensor).copy_(values);
     return true;
   };
-  for (size_t part = 0; part < parts_.size(); ++part) {
-    const std::string segment = concat("segment ", stage_->virtual_stage(part), ", ");
-    for (const auto& entry : parts_[part]->named_parameters()) {
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const std::string segment = concat("segment ", stage_->virtual_stage(i), ", ");
+    for (const auto& entry : segments_[i]->named_parameters()) {
       if (take_over(segment + entry.key(), entry.value()))
         parameters_.push_back({segment + entry.key(), entry.value()});
     }
-    for (const auto& entry : parts_[part]->named_buffers()) take_over(segment + entry.key(), entry.value());
+    for (const auto& entry : segments_[i]->named_buffers()) take_over(segment + entry.key(), entry.value());
   }
 }
 

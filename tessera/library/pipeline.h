@@ -5,9 +5,9 @@
 //   library::ConnectOptions options;
 //   options.pipeline = {.stages = 2};                     // half of the ranks hold the first segment
 //   ...
-//   std::vector<torch::nn::Sequential> parts;
-//   for (int64_t segment : library::segments_of(options.pipeline, mesh)) parts.push_back(make(segment));
-//   library::Pipeline pipeline(mesh, options.pipeline, parts);
+//   std::vector<torch::nn::Sequential> segments;
+//   for (int64_t i : library::segments_of(options.pipeline, mesh)) segments.push_back(make_segment(i));
+//   library::Pipeline pipeline(mesh, options.pipeline, segments);
 //   torch::optim::AdamW optimizer(pipeline.parameters());
 //   ...
 //   double loss = pipeline.step(micro_batches, load, loss_of);  // forward and backward of all micro-batches
@@ -41,8 +41,8 @@ namespace tessera::library {
 /// the ranks, or the number of parts does not fit the schedule.
 plan::Plan pipeline_plan(const PipelineOptions& options, int64_t ranks);
 
-/// The segments of the network, 0 to stages * parts - 1, that this rank holds, one for each of its parts:
-/// its stage, its stage + stages, ... Errors: as pipeline_plan().
+/// The segments of the network, 0 to stages * parts - 1, that this rank holds, one for each of its
+/// virtual stages: its stage, its stage + stages, ... Errors: as pipeline_plan().
 std::vector<int64_t> segments_of(const PipelineOptions& options, const mesh::Mesh& mesh);
 
 /// What a rank of the first stage gives the pipeline.
@@ -62,12 +62,12 @@ class Pipeline {
   /// ranks, where it may be null.
   using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
-  /// `parts`: modules with forward(Tensor) -> Tensor, for segments_of() in this order. Between segments
+  /// `segments`: modules with forward(Tensor) -> Tensor, for segments_of() in this order. Between segments
   /// passes one floating-point tensor [samples, ...]; its dtype and its other sizes are the same for all
   /// micro-batches. A segment must not change its input in place. Parameters and buffers become those of the
   /// stage's lowest rank. The mesh has the groups of `options` and outlives the pipeline. Collective. Errors:
   /// UserError if the options do not fit the mesh, or the number of modules is not options.parts.
-  Pipeline(mesh::Mesh& mesh, const PipelineOptions& options, std::vector<torch::nn::Sequential> parts);
+  Pipeline(mesh::Mesh& mesh, const PipelineOptions& options, std::vector<torch::nn::Sequential> segments);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
@@ -109,7 +109,7 @@ class Pipeline {
 
   mesh::Mesh& mesh_;
   const plan::Plan plan_;
-  std::vector<torch::nn::Sequential> parts_;
+  std::vector<torch::nn::Sequential> segments_;
   std::vector<Parameter> parameters_;  // each once
   std::unique_ptr<parallel::Pipeline> stage_;
 };

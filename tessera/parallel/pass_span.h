@@ -11,11 +11,11 @@
 namespace tessera::parallel {
 
 /// A span of kind "pass" from here to the end of the scope, if the thread has a trace. Its name is the text
-/// of the action: "F3", or "F3.1" on a rank with several parts.
+/// of the action: "F3", or "F3.1" on a rank with several virtual stages.
 class PassSpan {
  public:
-  PassSpan(const plan::Action& action, int64_t parts)
-      : name_(current_trace() == nullptr ? std::string() : plan::to_string(action, parts)),
+  PassSpan(const plan::Action& action, int64_t virtual_stages)
+      : name_(current_trace() == nullptr ? std::string() : plan::to_string(action, virtual_stages)),
         span_("pass", name_) {}
 
  private:

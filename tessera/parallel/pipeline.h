@@ -32,10 +32,10 @@ namespace tessera::parallel {
 /// on this rank, and on those of the same place in other stages.
 using Note = std::vector<int64_t>;
 
-/// One pass of a part.
-struct PartPass {
+/// One pass of a virtual stage.
+struct VirtualStagePass {
   int64_t micro_batch = 0;
-  size_t part = 0;
+  size_t local_stage = 0;  // which of the rank's virtual stages: plan::Action::part
   const Note& note;
   bool is_last = false;  // micro-batch of the run
 };
@@ -50,15 +50,15 @@ class StageWork {
   virtual Note pretended_note(int64_t micro_batch) = 0;
   /// Of the same: [0, ...] with shape, dtype and device of what the virtual stage before would send; it
   /// requires a gradient if something before is trained.
-  virtual at::Tensor pretended_input(size_t part) = 0;
+  virtual at::Tensor pretended_input(size_t local_stage) = 0;
   /// Forward pass. `input`: [samples, ...] of the virtual stage before; undefined on the first, which loaded
   /// the micro-batch itself. Returns [samples, ...] for the next virtual stage; on the last one what its
   /// backward begins with, a loss.
-  virtual at::Tensor forward(const PartPass& pass, const at::Tensor& input) = 0;
+  virtual at::Tensor forward(const VirtualStagePass& pass, const at::Tensor& input) = 0;
   /// Backward pass from what forward returned. `gradient`: of `output`; undefined for a loss. Gradients of
   /// forward's input add up in input.grad(), and `passed` is to be called as soon as they are there. Where
   /// nothing is trained so far, `output` requires no gradient and there is none.
-  virtual void backward(const PartPass& pass, const at::Tensor& output, const at::Tensor& gradient,
+  virtual void backward(const VirtualStagePass& pass, const at::Tensor& output, const at::Tensor& gradient,
                         const std::function<void()>& passed) = 0;
 };
 
@@ -82,12 +82,17 @@ class Pipeline {
   bool is_last() const { return stage_ + 1 == stages_; }
   int64_t stage() const { return stage_; }
   int64_t stages() const { return stages_; }
-  int64_t parts() const { return static_cast<int64_t>(parts_.size()); }
-  /// The virtual stage of a part of this rank.
-  int64_t virtual_stage(size_t part) const { return static_cast<int64_t>(part) * stages_ + stage_; }
-  /// Is a part of this rank the model's first, or last?
-  bool begins_model(size_t part) const { return virtual_stage(part) == 0; }
-  bool ends_model(size_t part) const { return virtual_stage(part) + 1 == stages_ * parts(); }
+  /// How many virtual stages this rank has.
+  int64_t virtual_stages() const { return static_cast<int64_t>(links_.size()); }
+  /// The number in the model of a virtual stage of this rank.
+  int64_t virtual_stage(size_t local_stage) const {
+    return static_cast<int64_t>(local_stage) * stages_ + stage_;
+  }
+  /// Is a virtual stage of this rank the model's first, or last?
+  bool begins_model(size_t local_stage) const { return virtual_stage(local_stage) == 0; }
+  bool ends_model(size_t local_stage) const {
+    return virtual_stage(local_stage) + 1 == stages_ * virtual_stages();
+  }
   /// The ranks of this rank's stage.
   mesh::Group& stage_ranks() const { return stage_ranks_; }
 
@@ -99,7 +104,7 @@ class Pipeline {
   std::string position() const;
 
  private:
-  /// Of a part; null where there is no neighbour.
+  /// Of a virtual stage; null where there is no neighbour.
   struct Links {
     mesh::Group* input = nullptr;            // activations in
     mesh::Group* output = nullptr;           // activations out
@@ -110,7 +115,7 @@ class Pipeline {
 
   int64_t stage_, stages_;
   mesh::Group& stage_ranks_;
-  std::vector<Links> parts_;
+  std::vector<Links> links_;        // by virtual stage of this rank
   std::string position_, awaited_;  // awaited_: a pass of another stage, or ""
 };
 

@@ -190,15 +190,17 @@ class LayerEvents {
   EventList& events_;
 };
 
-/// What shard::ShardedModel does with the segments of one part, and shard::Reductions with their units.
-class PartEvents {
+/// What shard::ShardedModel does with the segments of one virtual stage, and shard::Reductions with their
+/// units.
+class VirtualStageEvents {
  public:
-  PartEvents(const Plan& plan, const StepLayers& layers, int64_t virtual_stage, EventList& events)
+  VirtualStageEvents(const Plan& plan, const StepLayers& layers, int64_t virtual_stage, EventList& events)
       : prefetch_(plan.prefetch) {
     const auto [begin, end] = units_of_virtual_stage(plan, virtual_stage);
     for (size_t i = begin; i < end; ++i) {
       const UnitPlan& unit = plan.units[i];
-      Segment segment{{}, LayerEvents(plan, unit, layers.exchanges[i], layers, events), unit.recomputes()};
+      SegmentEvents segment{
+          {}, LayerEvents(plan, unit, layers.exchanges[i], layers, events), unit.recomputes()};
       segment.units.emplace_back(plan, unit, events);
       if (unit.is_cut()) segment.units.emplace_back(plan, rows_plan(unit), events);
       if (static_cast<int64_t>(i) < layers.frozen_units) trained_ = segments_.size() + 1;
@@ -218,11 +220,11 @@ class PartEvents {
     }
   }
 
-  /// `passed`: called when the gradient of the part's input is there.
+  /// `passed`: called when the gradient of the stage's input is there.
   void backward(bool last, const std::function<void()>& passed) {
     last_ = last;
     for (size_t i = segments_.size(); i-- > trained_;) {
-      Segment& segment = segments_[i];
+      SegmentEvents& segment = segments_[i];
       gather_for_backward(i);
       if (segment.recomputes) segment.layers.again();
       if (segment.layers.empty()) reduce(segment.units[0]);
@@ -238,7 +240,7 @@ class PartEvents {
   }
 
  private:
-  struct Segment {
+  struct SegmentEvents {
     std::deque<UnitEvents> units;
     LayerEvents layers;
     bool recomputes;
@@ -265,13 +267,14 @@ class PartEvents {
   }
 
   int64_t prefetch_;
-  std::deque<Segment> segments_;
+  std::deque<SegmentEvents> segments_;
   size_t trained_ = 0;  // the first that is not frozen
   bool last_ = true;
   std::vector<UnitEvents*> in_flight_;
 };
 
-/// The messages of one part with its neighbours (parallel/pipeline.cpp, Note [Messages of a pipeline]).
+/// The messages of one virtual stage with its neighbours (parallel/pipeline.cpp, Note [Messages of a
+/// pipeline]).
 class MessageEvents {
  public:
   MessageEvents(const Plan& plan, const StepLayers& layers, int64_t virtual_stage, EventList& events)
@@ -428,11 +431,11 @@ std::vector<StepEvent> step_events(const Plan& plan, const StepLayers& layers, i
   EventList events(rank);
   const bool is_pipeline = plan.stages > 1;
   const int64_t stage = stage_of(plan, rank);
-  std::deque<PartEvents> parts;
+  std::deque<VirtualStageEvents> stages;
   std::deque<MessageEvents> messages;
   for (int64_t part = 0; part < plan.virtual_stages; ++part) {
     const int64_t virtual_stage = part * plan.stages + stage;
-    parts.emplace_back(plan, layers, virtual_stage, events);
+    stages.emplace_back(plan, layers, virtual_stage, events);
     messages.emplace_back(plan, layers, virtual_stage, events);
   }
   const int64_t micro_batches = is_pipeline ? plan.micro_batches : layers.micro_batches;
@@ -443,12 +446,12 @@ std::vector<StepEvent> step_events(const Plan& plan, const StepLayers& layers, i
       messages[part].before_forward(action.micro_batch);
       for (const Span& span : sample_groups(plan))
         events.wait(events.start(CollectiveKind::kAllGather, span, "samples of the micro-batch"));
-      parts[part].forward();
+      stages[part].forward();
       messages[part].after_forward(action.micro_batch);
     } else {
       messages[part].before_backward(action.micro_batch);
-      parts[part].backward(action.micro_batch + 1 == micro_batches,
-                           [&] { messages[part].send_gradient(action.micro_batch); });
+      stages[part].backward(action.micro_batch + 1 == micro_batches,
+                            [&] { messages[part].send_gradient(action.micro_batch); });
     }
   }
   events.wait_for_sends();

@@ -51,14 +51,14 @@ class ShardedModel::RecomputedSegment : public RecomputedRun {
   }
 
  private:
-  const Segment& segment() const { return model_.segments_[index_]; }
+  const ShardedSegment& segment() const { return model_.segments_[index_]; }
 
   ShardedModel& model_;
   size_t index_;
-  Segment::Forward repeat_;
+  ShardedSegment::Forward repeat_;
 };
 
-ShardedModel::ShardedModel(std::vector<Segment> segments, const plan::Plan& plan, Precision precision,
+ShardedModel::ShardedModel(std::vector<ShardedSegment> segments, const plan::Plan& plan, Precision precision,
                            mesh::Mesh& mesh, at::Device device)
     : mesh_(mesh),
       stage_(mesh.group(plan::stage_span(plan))),
@@ -70,16 +70,17 @@ ShardedModel::ShardedModel(std::vector<Segment> segments, const plan::Plan& plan
     const plan::UnitPlan& unit_plan = plan::unit_of(plan, segments_[i].name);
     TESSERA_CHECK(segments_[i].name != plan.units.front().name || !unit_plan.recomputes(),
                   "the first segment's input has no gradient to recompute for");
-    if (segments_[i].part == parts_.size()) {
-      const size_t part = parts_.size();
-      parts_.push_back({i, i, i});
-      parts_.back().reductions = std::make_unique<Reductions>(Reductions::Callbacks{
-          .first_gradient = {},
-          .gradients_left = [this, part](size_t index) { gradients_left(parts_[part].units[index]); }});
+    if (segments_[i].local_stage == virtual_stages_.size()) {
+      const size_t local_stage = virtual_stages_.size();
+      virtual_stages_.push_back({i, i, i});
+      virtual_stages_.back().reductions = std::make_unique<Reductions>(
+          Reductions::Callbacks{.first_gradient = {}, .gradients_left = [this, local_stage](size_t index) {
+                                  gradients_left(virtual_stages_[local_stage].units[index]);
+                                }});
     }
-    TESSERA_CHECK_EQ(segments_[i].part + 1, parts_.size());
-    parts_.back().end = i + 1;
-    if (segments_[i].frozen) parts_.back().trained = i + 1;
+    TESSERA_CHECK_EQ(segments_[i].local_stage + 1, virtual_stages_.size());
+    virtual_stages_.back().end = i + 1;
+    if (segments_[i].frozen) virtual_stages_.back().trained = i + 1;
     recompute_.push_back(unit_plan.recomputes());
     segment_units_.emplace_back();
     add_unit(i, segments_[i].parameters, unit_plan, plan, precision);
@@ -99,8 +100,8 @@ void ShardedModel::add_unit(size_t segment, UnitParameters parameters, const pla
   Unit* unit = units_.back().get();
   segment_units_[segment].push_back(unit);
   if (!segments_[segment].frozen) {
-    part_of(segment).reductions->watch(*unit, segment);
-    part_of(segment).units.push_back(units_.size() - 1);
+    stage_with(segment).reductions->watch(*unit, segment);
+    stage_with(segment).units.push_back(units_.size() - 1);
   }
   for (size_t i = 0; i < unit->parameters().size(); ++i) {
     parameters_[unit->parameters()[i].second.unsafeGetTensorImpl()] = {unit, i};
@@ -119,9 +120,9 @@ void ShardedModel::release_units(size_t segment) {
   for (Unit* unit : segment_units_[segment]) release(*unit);
 }
 
-at::Tensor ShardedModel::forward(const at::Tensor& input, size_t part) {
+at::Tensor ShardedModel::forward(const at::Tensor& input, size_t local_stage) {
   at::Tensor x = input;
-  const auto [begin, end] = std::pair(parts_[part].begin, parts_[part].end);
+  const auto [begin, end] = std::pair(virtual_stages_[local_stage].begin, virtual_stages_[local_stage].end);
   for (size_t i = begin; i < end; ++i) {
     const TraceSpan span("forward", segments_[i].name);
     gather_for_forward(i);
@@ -153,16 +154,16 @@ at::Tensor ShardedModel::run_segment(size_t index, at::Tensor input) {
 void ShardedModel::gather_for_forward(size_t index) {
   current_unit_ = segments_[index].name;
   finish_gathers(index);
-  const size_t end = std::min(part_of(index).end, index + 1 + static_cast<size_t>(prefetch_));
+  const size_t end = std::min(stage_with(index).end, index + 1 + static_cast<size_t>(prefetch_));
   for (size_t ahead = index + 1; ahead < end; ++ahead) start_gathers(ahead);
 }
 
 void ShardedModel::gather_for_backward(size_t index) {
   current_unit_ = segments_[index].name;
   if (trace_ != nullptr) trace_->begin_stretch("backward", current_unit_);
-  part_of(index).reductions->advance();
+  stage_with(index).reductions->advance();
   finish_gathers(index);
-  const size_t ahead = std::min(index - part_of(index).trained, static_cast<size_t>(prefetch_));
+  const size_t ahead = std::min(index - stage_with(index).trained, static_cast<size_t>(prefetch_));
   for (size_t distance = 1; distance <= ahead; ++distance) start_gathers(index - distance);
 }
 
@@ -176,8 +177,8 @@ at::Tensor ShardedModel::gradient_memory(const at::Tensor& parameter) const {
   return found == parameters_.end() ? at::Tensor() : found->second.unit->gradient_memory(found->second.index);
 }
 
-void ShardedModel::backward(const PartBackward& pass) {
-  Reductions& reductions = *parts_[pass.part].reductions;
+void ShardedModel::backward(const VirtualStageBackward& pass) {
+  Reductions& reductions = *virtual_stages_[pass.local_stage].reductions;
   reductions.begin(pass.last);
   trace_ = current_trace();
   if (pass.output.requires_grad()) {
@@ -190,19 +191,19 @@ void ShardedModel::backward(const PartBackward& pass) {
   if (pass.passed) pass.passed();
   const TraceSpan span("reduce", "finish");
   reductions.finish();
-  const Part& part = parts_[pass.part];
-  for (size_t i = part.begin; i < part.trained; ++i) {
+  const VirtualStage& stage = virtual_stages_[pass.local_stage];
+  for (size_t i = stage.begin; i < stage.trained; ++i) {
     for (Unit* unit : segment_units_[i]) unit->clear_gradient();
   }
 }
 
 void ShardedModel::abandon_backward() {
-  for (const Part& part : parts_) part.reductions->abandon();
+  for (const VirtualStage& stage : virtual_stages_) stage.reductions->abandon();
 }
 
 std::vector<NamedTensor> ShardedModel::buffers() const {
   std::vector<NamedTensor> all;
-  for (const Segment& segment : segments_)
+  for (const ShardedSegment& segment : segments_)
     all.insert(all.end(), segment.buffers.begin(), segment.buffers.end());
   return all;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model that runs as segments, each a unit of sharding: gathers ahead, releases behind, recomputes where
 // the plan says, reduces gradients as backward passes. Of a pipeline's stage it is the segments of the stage,
-// in parts (virtual stages) that run by themselves. One training thread.
+// in virtual stages that run by themselves. One training thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,7 +27,7 @@ namespace tessera::shard {
 /// A segment of the model that computes with the given parameters and no others. `forward` reads the
 /// parameter tensors when it is called. `buffers`: what forward changes besides (BatchNorm's running
 /// statistics); whole on every rank. A second run leaves them as the first did.
-struct Segment {
+struct ShardedSegment {
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
   std::string name;
   UnitParameters parameters;
@@ -39,18 +39,18 @@ struct Segment {
   std::function<Forward()> repeat = {};
   /// Where the plan cuts the unit's layers, what is not cut of them: a unit of its own, plan::rows_plan's.
   std::vector<NamedTensor> rows = {};
-  size_t part = 0;  // 0, 1, ...: segments of one part follow each other
+  size_t local_stage = 0;  // which of the rank's virtual stages: 0, 1, ...; segments of one follow each other
   /// Nothing of it and of the segments before it is trained: no backward pass comes here, and its units'
   /// gradient() is zero.
   bool frozen = false;
 };
 
-/// A backward pass of a part that ends with no loss.
-struct PartBackward {
-  at::Tensor output;    // of the part's forward; without a gradient where the whole part is frozen
+/// A backward pass of a virtual stage that ends with no loss.
+struct VirtualStageBackward {
+  at::Tensor output;    // of the stage's forward; without a gradient where all of the stage is frozen
   at::Tensor gradient;  // of it; undefined: output is a loss
   bool last = true;     // of the optimizer step's micro-batches
-  size_t part = 0;
+  size_t local_stage = 0;
   std::function<void()> passed = {};  // called when the gradient has come through, before reductions are
                                       // waited for; may be null
 };
@@ -62,8 +62,8 @@ class ShardedModel {
   /// plan::replicate_span. Of a cut unit the segment's parameters are this rank's boxes.
   /// `device`: where all of it lies and computes, but for what the plan offloads; the segments' buffers are
   /// there already.
-  ShardedModel(std::vector<Segment> segments, const plan::Plan& plan, Precision precision, mesh::Mesh& mesh,
-               at::Device device = at::kCPU);
+  ShardedModel(std::vector<ShardedSegment> segments, const plan::Plan& plan, Precision precision,
+               mesh::Mesh& mesh, at::Device device = at::kCPU);
   ~ShardedModel();
   ShardedModel(const ShardedModel&) = delete;
   ShardedModel& operator=(const ShardedModel&) = delete;
@@ -71,13 +71,13 @@ class ShardedModel {
   /// Runs all segments. With gradients enabled, prepares backward. Collective: every rank calls it equally
   /// often.
   at::Tensor forward(const at::Tensor& input) { return forward(input, 0); }
-  /// Runs the segments of a part. Other micro-batches may pass before the backward pass of this one.
-  at::Tensor forward(const at::Tensor& input, size_t part);
+  /// Runs the segments of a virtual stage. Other micro-batches may pass before the backward pass of this one.
+  at::Tensor forward(const at::Tensor& input, size_t local_stage);
   /// Backward of a loss made from forward's output. Gradients of earlier micro-batches are added to. `last`:
   /// of the optimizer step's micro-batches. Afterwards (with last) every unit's gradient() is complete.
   void backward(const at::Tensor& loss, bool last) { backward({loss, {}, last}); }
-  /// The same of a part: its units' gradients are complete after its last micro-batch.
-  void backward(const PartBackward& pass);
+  /// The same of a virtual stage: its units' gradients are complete after its last micro-batch.
+  void backward(const VirtualStageBackward& pass);
   /// A forward or backward pass threw: what backward has collected is forgotten; gradient() is of no use.
   void abandon_backward();
   /// After an optimizer step or loading. Gradients go, and so does their memory until the next backward.
@@ -106,13 +106,13 @@ class ShardedModel {
   class RecomputedSegment;
 
   /// Segments that run one after another, and the reductions of their units.
-  struct Part {
+  struct VirtualStage {
     size_t begin = 0, end = 0;       // segments
     size_t trained = 0;              // the first of them that is not frozen; `end` if all are
     std::vector<size_t> units = {};  // that the reductions watch
     std::unique_ptr<Reductions> reductions = nullptr;
   };
-  Part& part_of(size_t segment) { return parts_[segments_[segment].part]; }
+  VirtualStage& stage_with(size_t segment) { return virtual_stages_[segments_[segment].local_stage]; }
   at::Tensor run_segment(size_t index, at::Tensor input);
   void add_unit(size_t segment, UnitParameters parameters, const plan::UnitPlan& unit_plan,
                 const plan::Plan& plan, Precision precision);
@@ -126,7 +126,7 @@ class ShardedModel {
 
   mesh::Mesh& mesh_;
   mesh::Group& stage_;
-  std::vector<Segment> segments_;
+  std::vector<ShardedSegment> segments_;
   std::vector<bool> recompute_;
   int64_t prefetch_;
   BufferPool pool_;
@@ -141,7 +141,7 @@ class ShardedModel {
   Trace* trace_ = nullptr;  // of the thread that called backward(): autograd uses others on a device
   bool keeps_gradients_ = false;
 
-  std::vector<Part> parts_;
+  std::vector<VirtualStage> virtual_stages_;
 };
 
 }  // namespace tessera::shard

@@ -52,7 +52,7 @@ int64_t samples_of(int64_t rank, int64_t micro_batch) { return (rank + 2 * micro
 class ScaledStages : public StageWork {
  public:
   ScaledStages(const Pipeline& pipeline, int64_t place) : pipeline_(pipeline), place_(place) {
-    for (int64_t part = 0; part < pipeline.parts(); ++part) {
+    for (int64_t part = 0; part < pipeline.virtual_stages(); ++part) {
       const auto weight = static_cast<double>(pipeline.virtual_stage(static_cast<size_t>(part)) + 2);
       weights.push_back(at::full({1}, weight, at::kDouble).set_requires_grad(true));
     }
@@ -74,18 +74,18 @@ class ScaledStages : public StageWork {
   Note pretended_note(int64_t micro_batch) override { return load(micro_batch); }
   at::Tensor pretended_input(size_t) override { return at::empty({0, 3}, at::kDouble); }
 
-  at::Tensor forward(const PartPass& pass, const at::Tensor& x) override {
+  at::Tensor forward(const VirtualStagePass& pass, const at::Tensor& x) override {
     EXPECT_EQ(pass.note, (Note{samples_of(place_, pass.micro_batch), 100 * pass.micro_batch + place_}));
-    EXPECT_EQ(x.defined(), pipeline_.virtual_stage(pass.part) > 0);
-    const at::Tensor in = pipeline_.begins_model(pass.part) ? input(place_, pass.micro_batch) : x;
+    EXPECT_EQ(x.defined(), pipeline_.virtual_stage(pass.local_stage) > 0);
+    const at::Tensor in = pipeline_.begins_model(pass.local_stage) ? input(place_, pass.micro_batch) : x;
     EXPECT_EQ(in.size(0), samples_of(place_, pass.micro_batch));
-    const at::Tensor out = in * weights[pass.part];
-    if (!pipeline_.ends_model(pass.part)) return out;
+    const at::Tensor out = in * weights[pass.local_stage];
+    if (!pipeline_.ends_model(pass.local_stage)) return out;
     loss += out.sum().item<double>();
     return out.sum();
   }
 
-  void backward(const PartPass& pass, const at::Tensor& output, const at::Tensor& gradient,
+  void backward(const VirtualStagePass& pass, const at::Tensor& output, const at::Tensor& gradient,
                 const std::function<void()>& passed) override {
     last_was_last = pass.is_last;
     gradient.defined() ? output.backward(gradient) : output.backward();
@@ -184,11 +184,11 @@ class FailingStages : public ScaledStages {
  public:
   FailingStages(const Pipeline& pipeline, int64_t micro_batch, bool in_forward)
       : ScaledStages(pipeline, 0), micro_batch_(micro_batch), in_forward_(in_forward) {}
-  at::Tensor forward(const PartPass& pass, const at::Tensor& x) override {
+  at::Tensor forward(const VirtualStagePass& pass, const at::Tensor& x) override {
     if (in_forward_ && pass.micro_batch == micro_batch_) throw UserError("[test] this pass fails");
     return ScaledStages::forward(pass, x);
   }
-  void backward(const PartPass& pass, const at::Tensor& output, const at::Tensor& gradient,
+  void backward(const VirtualStagePass& pass, const at::Tensor& output, const at::Tensor& gradient,
                 const std::function<void()>& passed) override {
     if (!in_forward_ && pass.micro_batch == micro_batch_) throw UserError("[test] this pass fails");
     ScaledStages::backward(pass, output, gradient, passed);
@@ -251,7 +251,7 @@ class FrozenFirstStage : public StageWork {
   Note load(int64_t) override { return {1}; }
   Note pretended_note(int64_t) override { return {1}; }
   at::Tensor pretended_input(size_t) override { return {}; }
-  at::Tensor forward(const PartPass&, const at::Tensor& x) override {
+  at::Tensor forward(const VirtualStagePass&, const at::Tensor& x) override {
     if (pipeline_.is_first()) {
       most_ = std::max<int64_t>(most_, ++ahead_);
       return at::ones({1, 1 << 22});
@@ -261,7 +261,7 @@ class FrozenFirstStage : public StageWork {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     return (x * weight).sum();
   }
-  void backward(const PartPass&, const at::Tensor& output, const at::Tensor& gradient,
+  void backward(const VirtualStagePass&, const at::Tensor& output, const at::Tensor& gradient,
                 const std::function<void()>& passed) override {
     EXPECT_FALSE(gradient.defined());
     if (output.requires_grad()) output.backward();
@@ -295,11 +295,11 @@ class SlowStages : public ScaledStages {
  public:
   SlowStages(const Pipeline& pipeline, std::chrono::milliseconds pause)
       : ScaledStages(pipeline, 0), pause_(pause) {}
-  at::Tensor forward(const PartPass& pass, const at::Tensor& x) override {
+  at::Tensor forward(const VirtualStagePass& pass, const at::Tensor& x) override {
     std::this_thread::sleep_for(pause_);
     return ScaledStages::forward(pass, x);
   }
-  void backward(const PartPass& pass, const at::Tensor& output, const at::Tensor& gradient,
+  void backward(const VirtualStagePass& pass, const at::Tensor& output, const at::Tensor& gradient,
                 const std::function<void()>& passed) override {
     std::this_thread::sleep_for(2 * pause_);
     ScaledStages::backward(pass, output, gradient, passed);

@@ -73,7 +73,8 @@ TEST(UnitPasses, MessagesAndWaitsAreSubtractedWhereTheyOverlap) {
 void sleep_milliseconds(int64_t count) { std::this_thread::sleep_for(milliseconds(count)); }
 
 /// Multiplies by its parameter and takes this long forward and backward.
-shard::Segment slow_segment(const std::string& name, int64_t forward, int64_t backward, int64_t message) {
+shard::ShardedSegment slow_segment(const std::string& name, int64_t forward, int64_t backward,
+                                   int64_t message) {
   const at::Tensor weight = at::ones({4}).set_requires_grad(true);
   return {name, {{{name + ".weight", weight}}}, [=](const at::Tensor& x) {
             sleep_milliseconds(forward);

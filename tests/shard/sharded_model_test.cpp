@@ -21,26 +21,26 @@ namespace {
 using plan::Level;
 using shard::NamedTensor;
 using shard::Precision;
-using shard::Segment;
 using shard::ShardedModel;
+using shard::ShardedSegment;
 
 constexpr int64_t kWidth = 7, kDepth = 3, kClasses = 5, kBatch = 12;
 
 /// A small residual net of odd sizes, so that no shard boundary falls on a parameter's.
-std::vector<Segment> make_parts() {
-  std::vector<Segment> parts;
+std::vector<ShardedSegment> make_segments() {
+  std::vector<ShardedSegment> segments;
   const auto parameter = [](at::IntArrayRef shape) { return at::zeros(shape).requires_grad_(true); };
   const auto add = [&](const std::string& name, int64_t in, int64_t out, bool residual) {
     const at::Tensor weight = parameter({out, in}), bias = parameter({out});
-    parts.push_back({name, {{name + ".weight", weight}, {name + ".bias", bias}}, [=](const at::Tensor& x) {
-                       const at::Tensor y = at::tanh(at::linear(x.to(weight.dtype()), weight, bias));
-                       return residual ? y + x : y;
-                     }});
+    segments.push_back({name, {{name + ".weight", weight}, {name + ".bias", bias}}, [=](const at::Tensor& x) {
+                          const at::Tensor y = at::tanh(at::linear(x.to(weight.dtype()), weight, bias));
+                          return residual ? y + x : y;
+                        }});
   };
   add("stem", 3, kWidth, false);
   for (int64_t i = 0; i < kDepth; ++i) add("blocks." + std::to_string(i), kWidth, kWidth, true);
   add("head", kWidth, kClasses, false);
-  return parts;
+  return segments;
 }
 
 plan::Plan make_plan(int64_t world, Level level, bool recompute, int64_t prefetch) {
@@ -119,7 +119,7 @@ struct Trained {
 
 /// Three SGD steps of a batch that is spread over ranks and micro-batches.
 Trained train(mesh::Mesh& mesh, const plan::Plan& plan, int64_t accumulation, const Precision& precision) {
-  ShardedModel model(make_parts(), plan, precision, mesh);
+  ShardedModel model(make_segments(), plan, precision, mesh);
   initialise(model);
   std::vector<float> values(kBatch * 3);
   fill_normal(99, 0, values, 0.0F, 1.0F, 4.0F);
@@ -320,18 +320,19 @@ std::map<std::string, at::Tensor> gradients_of_twice_used(int64_t world, Level l
   std::map<std::string, at::Tensor> result;
   testing::run_ranks({{"shard", world}}, [&](mesh::Mesh& mesh) {
     const auto parameter = [](at::IntArrayRef shape) { return at::zeros(shape).requires_grad_(true); };
-    std::vector<Segment> parts;
+    std::vector<ShardedSegment> segments;
     for (const std::string name : {"first", "second"}) {
       const at::Tensor weight = parameter({16, 16}), bias = parameter({16});
-      parts.push_back({name, {{name + ".weight", weight}, {name + ".bias", bias}}, [=](const at::Tensor& x) {
-                         return ops::linear(at::tanh(ops::linear(x, weight, bias)), weight, bias);
-                       }});
+      segments.push_back(
+          {name, {{name + ".weight", weight}, {name + ".bias", bias}}, [=](const at::Tensor& x) {
+             return ops::linear(at::tanh(ops::linear(x, weight, bias)), weight, bias);
+           }});
     }
     plan::Plan plan;
     plan.world = world;
     plan.units = {{"first", level},
                   {"second", level, recompute ? plan::Recompute::kAll : plan::Recompute::kNone}};
-    ShardedModel model(std::move(parts), plan, {compute, at::kFloat, at::kFloat, at::kFloat}, mesh);
+    ShardedModel model(std::move(segments), plan, {compute, at::kFloat, at::kFloat, at::kFloat}, mesh);
     initialise(model);
     const at::Tensor x = testing::normal("x", {8, 16}).narrow(0, mesh.rank() * 8 / world, 8 / world);
     model.backward(model.forward(x.to(compute)).to(at::kFloat).square().sum(), true);
@@ -381,14 +382,14 @@ TEST(ShardedModel, AGradientOnItsWayIsWaitedFor) {
                                   const at::Tensor& b2, const at::Tensor& e) {
         return all ? ops::linear(ops::linear(x, w, b1), w, b2) * e : ops::linear(x, w, b2);
       };
-      std::vector<Segment> parts;
-      parts.push_back({"only",
-                       {{"weight", weight}, {"first", first}, {"second", second}, {"extra", extra}},
-                       [&](const at::Tensor& x) { return forward(x, weight, first, second, extra); }});
+      std::vector<ShardedSegment> segments;
+      segments.push_back({"only",
+                          {{"weight", weight}, {"first", first}, {"second", second}, {"extra", extra}},
+                          [&](const at::Tensor& x) { return forward(x, weight, first, second, extra); }});
       plan::Plan plan;
       plan.world = world;
       plan.units = {{"only", Level::kZero3}};
-      ShardedModel model(std::move(parts), plan, {}, mesh);
+      ShardedModel model(std::move(segments), plan, {}, mesh);
       initialise(model);
       const at::Tensor x = testing::normal("x", {8, 16});
       for (const bool with_all : {false, true}) {
@@ -414,7 +415,7 @@ TEST(ShardedModel, AGradientOnItsWayIsWaitedFor) {
 TEST(Traffic, OneRankNeitherCopiesNorSends) {
   for (const Level level : {Level::kReplicate, Level::kZero3}) {
     testing::run_ranks({{"shard", 1}}, [&](mesh::Mesh& mesh) {
-      ShardedModel model(make_parts(), make_plan(1, level, false, 1), {}, mesh);
+      ShardedModel model(make_segments(), make_plan(1, level, false, 1), {}, mesh);
       initialise(model);
       for (int step = 0; step < 2; ++step) {
         model.backward(model.forward(at::ones({kBatch, 3})).sum(), true);

@@ -103,16 +103,16 @@ inline Values whole_parameters(shard::ShardedModel& model) {
 inline std::unique_ptr<shard::ShardedModel> given_model(mesh::Mesh& mesh, plan::Level level) {
   plan::Plan plan;
   plan.world = mesh.world_size();
-  std::vector<shard::Segment> parts;
+  std::vector<shard::ShardedSegment> segments;
   for (const GivenParameter& parameter : given_parameters()) {
-    if (parts.empty() || parts.back().name != parameter.unit) {
-      parts.push_back({parameter.unit, {}, {}});
+    if (segments.empty() || segments.back().name != parameter.unit) {
+      segments.push_back({parameter.unit, {}, {}});
       plan.units.push_back({parameter.unit, level});
     }
-    parts.back().parameters.tensors.emplace_back(parameter.name,
-                                                 at::empty(parameter.shape).set_requires_grad(true));
+    segments.back().parameters.tensors.emplace_back(parameter.name,
+                                                    at::empty(parameter.shape).set_requires_grad(true));
   }
-  return std::make_unique<shard::ShardedModel>(std::move(parts), plan, shard::Precision{}, mesh);
+  return std::make_unique<shard::ShardedModel>(std::move(segments), plan, shard::Precision{}, mesh);
 }
 
 /// Calls `body` with every shard and its parameter.

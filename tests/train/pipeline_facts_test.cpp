@@ -25,13 +25,13 @@ class Pauses : public parallel::StageWork {
   parallel::Note load(int64_t) override { return {1}; }
   parallel::Note pretended_note(int64_t) override { return {1}; }
   at::Tensor pretended_input(size_t) override { return {}; }
-  at::Tensor forward(const parallel::PartPass& pass, const at::Tensor& x) override {
+  at::Tensor forward(const parallel::VirtualStagePass& pass, const at::Tensor& x) override {
     std::this_thread::sleep_for(forward_);
-    const at::Tensor in = pipeline_.begins_model(pass.part) ? at::ones({1, 1}) : x;
+    const at::Tensor in = pipeline_.begins_model(pass.local_stage) ? at::ones({1, 1}) : x;
     const at::Tensor out = in * weight_;
-    return pipeline_.ends_model(pass.part) ? out.sum() : out;
+    return pipeline_.ends_model(pass.local_stage) ? out.sum() : out;
   }
-  void backward(const parallel::PartPass&, const at::Tensor& output, const at::Tensor& gradient,
+  void backward(const parallel::VirtualStagePass&, const at::Tensor& output, const at::Tensor& gradient,
                 const std::function<void()>& passed) override {
     std::this_thread::sleep_for(2 * forward_);
     gradient.defined() ? output.backward(gradient) : output.backward();
