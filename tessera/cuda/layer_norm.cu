@@ -25,10 +25,10 @@ constexpr int64_t kThreadsInFlight = 98304;
 
 /// A thread's packs of a row: threadIdx.x, threadIdx.x + blockDim.x, ...
 template <typename P>
-struct Share {
+struct ThreadPacks {
   const P* row;
   P first;
-  __device__ Share(const P* data, int64_t packs) : row(data), first() {
+  __device__ ThreadPacks(const P* data, int64_t packs) : row(data), first() {
     if (threadIdx.x < packs) first = data[threadIdx.x];
   }
   __device__ P operator()(int64_t i) const { return i == threadIdx.x ? first : row[i]; }
@@ -55,7 +55,7 @@ __global__ void norm_forward_kernel(NormForward a) {
     add_row<P, kVector>(s, static_cast<const P*>(a.added) + row * packs, sum, packs);
     s = sum;
   }
-  const Share<P> share(s, packs);
+  const ThreadPacks<P> share(s, packs);
   float total[1] = {0};
   for (int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
     const P pack = share(i);
@@ -106,8 +106,8 @@ __global__ void __launch_bounds__(kWideBlock) norm_backward_wide_kernel(NormBack
   ColumnSums<kVector> sums;
   for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
     const float mean = a.stats[2 * row], inverse = a.stats[2 * row + 1];
-    const Share<P> s(static_cast<const P*>(a.s) + row * packs, packs);
-    const Share<P> gradient(static_cast<const P*>(a.gradient) + row * packs, packs);
+    const ThreadPacks<P> s(static_cast<const P*>(a.s) + row * packs, packs);
+    const ThreadPacks<P> gradient(static_cast<const P*>(a.gradient) + row * packs, packs);
     float means[2] = {0, 0};  // of g * weight, and of that times the normalised number
     for (int64_t i = threadIdx.x; i < packs; i += blockDim.x) {
       const P x = s(i), g = gradient(i), w = weight[i];

@@ -34,19 +34,19 @@ class Adafactor : public UpdateRule {
     std::vector<SummedTensor> summed;
     for (const UnitState& state : units) {
       for (const shard::Shard& shard : state.unit->shards()) {
-        Part part{state.unit, &shard, nullptr, {}, false};
+        ShardMoments entry{state.unit, &shard, nullptr, {}, false};
         if (const auto factored = ops::factored(shard.shape)) {
           const at::TensorOptions options = shard.master.options();
           const auto [at, added] =
               moments_.try_emplace(shard.name, Moments{*factored, at::zeros(factored->row_shape, options),
                                                        at::zeros(factored->column_shape, options)});
-          part.moments = &at->second;
-          part.first_of_tensor = added;
+          entry.moments = &at->second;
+          entry.first_of_tensor = added;
           summed.push_back({shard.name, factored->row_numel + factored->column_numel});
         } else {
-          part.squares = at::zeros_like(shard.master);
+          entry.squares = at::zeros_like(shard.master);
         }
-        parts_.push_back(std::move(part));
+        shard_moments_.push_back(std::move(entry));
       }
     }
     sums_ = SumsByName(summed, mesh, "squares of rows and columns");
@@ -59,15 +59,15 @@ class Adafactor : public UpdateRule {
     size_t next = 0;
     for (const UnitState& state : units) {
       for (const Setting& setting : state.settings) {
-        const Part& part = parts_[next++];
-        const shard::Shard& shard = *part.shard;
-        if (part.moments) {
+        const ShardMoments& entry = shard_moments_[next++];
+        const shard::Shard& shard = *entry.shard;
+        if (entry.moments) {
           over_regions(shard, shard.gradient, [&](const Region& region, const at::Tensor& gradient) {
-            ops::divide_by_root(part.moments->factored, region, gradient, step.grad_scale, part.moments->row,
-                                part.moments->column);
+            ops::divide_by_root(entry.moments->factored, region, gradient, step.grad_scale,
+                                entry.moments->row, entry.moments->column);
           });
         } else {
-          ops::divide_by_root(shard.gradient, step.grad_scale, part.squares, decay);
+          ops::divide_by_root(shard.gradient, step.grad_scale, entry.squares, decay);
         }
         const at::Tensor average = momentum_ == 0 ? at::Tensor() : part_of(state.kept[0], shard);
         ops::follow(shard.master, shard.gradient, average, step.lr * setting.lr_scale, momentum_,
@@ -77,13 +77,13 @@ class Adafactor : public UpdateRule {
   }
 
   void append_shards(const std::string& prefix, StateShards& shards) const override {
-    for (const Part& part : parts_) {
-      const std::string& name = part.shard->name;
-      if (!part.moments) {
-        add_shard(shards, prefix + "exp_avg_sq/", *part.unit, *part.shard, part.squares);
-      } else if (part.first_of_tensor) {
-        for (const auto& [kind, moment] : {std::pair("exp_avg_sq_r/", part.moments->row),
-                                           std::pair("exp_avg_sq_c/", part.moments->column)}) {
+    for (const ShardMoments& entry : shard_moments_) {
+      const std::string& name = entry.shard->name;
+      if (!entry.moments) {
+        add_shard(shards, prefix + "exp_avg_sq/", *entry.unit, *entry.shard, entry.squares);
+      } else if (entry.first_of_tensor) {
+        for (const auto& [kind, moment] : {std::pair("exp_avg_sq_r/", entry.moments->row),
+                                           std::pair("exp_avg_sq_c/", entry.moments->column)}) {
           shards.add_whole(prefix + kind + name, !sums_.is_lowest_holder(name), moment);
         }
       }
@@ -95,7 +95,7 @@ class Adafactor : public UpdateRule {
     ops::Factored factored;
     at::Tensor row, column;
   };
-  struct Part {
+  struct ShardMoments {  // of one shard of this rank
     const shard::Unit* unit;
     const shard::Shard* shard;
     Moments* moments;      // null: not factored
@@ -106,13 +106,14 @@ class Adafactor : public UpdateRule {
   /// Means of squares into rows and columns. Collective.
   void take_in_squares(double grad_scale, double decay, mesh::Mesh& mesh) {
     at::Tensor sums = sums_.zeros();
-    for (const Part& part : parts_) {
-      if (!part.moments || part.unit->replica() != 0) continue;
-      double* rows = sums.data_ptr<double>() + sums_.begin(part.shard->name);
-      over_regions(*part.shard, part.shard->gradient, [&](const Region& region, const at::Tensor& gradient) {
-        ops::add_squares(part.moments->factored, region, gradient, grad_scale, rows,
-                         rows + part.moments->factored.row_numel);
-      });
+    for (const ShardMoments& entry : shard_moments_) {
+      if (!entry.moments || entry.unit->replica() != 0) continue;
+      double* rows = sums.data_ptr<double>() + sums_.begin(entry.shard->name);
+      over_regions(*entry.shard, entry.shard->gradient,
+                   [&](const Region& region, const at::Tensor& gradient) {
+                     ops::add_squares(entry.moments->factored, region, gradient, grad_scale, rows,
+                                      rows + entry.moments->factored.row_numel);
+                   });
     }
     sums_.sum(sums, mesh);
     for (auto& [name, moments] : moments_) {
@@ -135,7 +136,7 @@ class Adafactor : public UpdateRule {
 
   double momentum_;
   std::unordered_map<std::string, Moments> moments_;  // by name, of the factored tensors
-  std::vector<Part> parts_;                           // of each shard, unit after unit
+  std::vector<ShardMoments> shard_moments_;           // of each shard, unit after unit
   SumsByName sums_;                                   // of squares: rows, then columns
 };
 

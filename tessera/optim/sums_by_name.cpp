@@ -16,8 +16,8 @@ SumsByName::SumsByName(std::span<const SummedTensor> mine, mesh::Mesh& mesh, std
   const std::vector<std::string> texts = mesh.world().all_gather_text(tensors.dump(), what_);
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     for (const auto& one : nlohmann::json::parse(texts[rank])) {
-      const Place place{values_, static_cast<int64_t>(rank)};
-      const bool added = places_.emplace(one.at(0).get<std::string>(), place).second;
+      const TensorEntry entry{values_, static_cast<int64_t>(rank)};
+      const bool added = entries_.emplace(one.at(0).get<std::string>(), entry).second;
       if (added) values_ += one.at(1).get<int64_t>();
     }
   }

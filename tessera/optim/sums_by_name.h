@@ -27,22 +27,22 @@ class SumsByName {
   /// errors. Collective over the mesh.
   SumsByName(std::span<const SummedTensor> mine, mesh::Mesh& mesh, std::string what);
 
-  /// Zeros, a place for each value of every rank's tensors: [values] float64 on the host.
+  /// Zeros, one for each value of every rank's tensors: [values] float64 on the host.
   at::Tensor zeros() const;
   /// Where the values of a tensor of this rank begin.
-  int64_t begin(const std::string& name) const { return places_.at(name).begin; }
+  int64_t begin(const std::string& name) const { return entries_.at(name).begin; }
   /// Does no lower rank hold something of this tensor?
-  bool is_lowest_holder(const std::string& name) const { return places_.at(name).lowest_rank == rank_; }
+  bool is_lowest_holder(const std::string& name) const { return entries_.at(name).lowest_rank == rank_; }
   /// values <- their sum over all ranks, the same bits on every rank. Collective over the mesh.
   void sum(at::Tensor& values, mesh::Mesh& mesh) const;
 
  private:
-  struct Place {
+  struct TensorEntry {
     int64_t begin = 0, lowest_rank = 0;
   };
   std::string what_;
   int64_t rank_ = 0, values_ = 0;
-  std::unordered_map<std::string, Place> places_;  // by name, of all ranks' tensors
+  std::unordered_map<std::string, TensorEntry> entries_;  // by name, of all ranks' tensors
 };
 
 }  // namespace tessera::optim

@@ -65,11 +65,11 @@ void WholeMatrices::add(int64_t rank, const std::string& description) {
       matrix = matrices_.insert(matrix, {name, one.at("shape").get<std::vector<int64_t>>(), {}});
     auto offset = one.at("offset").get<int64_t>();
     for (const auto& ranges : one.at("boxes")) {
-      Part part{rank, offset, {}};
+      HeldBox held{rank, offset, {}};
       for (const auto& range : ranges)
-        part.box.dims.push_back({range.at(0).get<int64_t>(), range.at(1).get<int64_t>()});
-      offset += part.box.numel();
-      if (part.box.numel() > 0) matrix->parts.push_back(part);
+        held.box.dims.push_back({range.at(0).get<int64_t>(), range.at(1).get<int64_t>()});
+      offset += held.box.numel();
+      if (held.box.numel() > 0) matrix->boxes.push_back(held);
     }
   }
 }
@@ -79,7 +79,7 @@ void WholeMatrices::check_coverage() const {
   if (unit_->tensor_group().transport_name() == "pretended") return;
   for (const Matrix& matrix : matrices_) {
     std::vector<Region> regions;
-    for (const Part& part : matrix.parts) regions.push_back(Region::of(part.box));
+    for (const HeldBox& held : matrix.boxes) regions.push_back(Region::of(held.box));
     const auto fault = partition_fault(regions, matrix.shape);
     TESSERA_CHECK(!fault, matrix.name, " is not whole over the units ", unit_->name(), ": ", *fault);
   }
@@ -119,21 +119,21 @@ void WholeMatrices::bring_back(at::Tensor results) const {
 }
 
 /// A view of gathered().
-at::Tensor WholeMatrices::part_of(const at::Tensor& units, const Part& part) const {
-  return units.narrow(0, part.rank * longest_ + part.offset, part.box.numel()).view(part.box.shape());
+at::Tensor WholeMatrices::values_of(const at::Tensor& units, const HeldBox& held) const {
+  return units.narrow(0, held.rank * longest_ + held.offset, held.box.numel()).view(held.box.shape());
 }
 
 /// A view where the matrix is whole in one unit.
 at::Tensor WholeMatrices::assembled(const at::Tensor& units, const Matrix& matrix) const {
-  if (matrix.parts.size() == 1) return part_of(units, matrix.parts[0]);
+  if (matrix.boxes.size() == 1) return values_of(units, matrix.boxes[0]);
   at::Tensor whole = at::zeros(matrix.shape, units.options());
-  for (const Part& part : matrix.parts) boxed(whole, part.box).copy_(part_of(units, part));
+  for (const HeldBox& held : matrix.boxes) boxed(whole, held.box).copy_(values_of(units, held));
   return whole;
 }
 
 void WholeMatrices::put(at::Tensor units, const Matrix& matrix, const at::Tensor& values) const {
   const at::Tensor whole = values.view(matrix.shape);
-  for (const Part& part : matrix.parts) part_of(units, part).copy_(boxed(whole, part.box));
+  for (const HeldBox& held : matrix.boxes) values_of(units, held).copy_(boxed(whole, held.box));
 }
 
 void WholeMatrices::replace(const std::function<at::Tensor(const at::Tensor&)>& function) const {

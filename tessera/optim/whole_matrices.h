@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Some matrices of one unit, whole: gathered from all ranks that hold a part of them, changed, and brought
+// Some matrices of one unit, whole: gathered from all ranks that hold boxes of them, changed, and brought
 // back. The ranks of the unit's shard group hold intervals of its flat tensor; the units of its tensor group
 // hold other boxes of the same matrices.
 //
@@ -35,14 +35,14 @@ class WholeMatrices {
   void replace(const std::function<at::Tensor(const at::Tensor&)>& function) const;
 
  private:
-  struct Part {
+  struct HeldBox {
     int64_t rank = 0, offset = 0;  // of the tensor group; of the first element in that rank's flat tensor
     Box box;
   };
   struct Matrix {
     std::string name;
     std::vector<int64_t> shape;
-    std::vector<Part> parts;
+    std::vector<HeldBox> boxes;
   };
 
   std::string description(const std::vector<bool>& wanted, int64_t first_turn) const;
@@ -50,7 +50,7 @@ class WholeMatrices {
   void check_coverage() const;
   at::Tensor gathered() const;
   void bring_back(at::Tensor results) const;
-  at::Tensor part_of(const at::Tensor& units, const Part& part) const;
+  at::Tensor values_of(const at::Tensor& units, const HeldBox& held) const;
   at::Tensor assembled(const at::Tensor& units, const Matrix& matrix) const;
   void put(at::Tensor units, const Matrix& matrix, const at::Tensor& values) const;
   bool is_split() const { return unit_->shard_numel() < unit_->padded_numel(); }

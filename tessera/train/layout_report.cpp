@@ -158,7 +158,7 @@ class Judge {
   /// element: moments remember the gradients of earlier steps, and LAMB and LARS scale an element's update by
   /// those of the whole tensor. Undefined: a gradient was not recorded. Steps come in their order.
   at::Tensor differing_share(const RecordedTensor& weight) {
-    Share& share = shares_[weight.name];
+    DifferingShare& share = shares_[weight.name];
     for (; share.steps < weight.step; ++share.steps) {
       const Name gradient(share.steps + 1, TensorKind::kGradient, weight.name);
       const auto found_a = a_.find(gradient), found_b = b_.find(gradient);
@@ -194,11 +194,11 @@ class Judge {
   std::map<std::string, std::string> units_;                 // by parameter
   std::map<std::pair<int64_t, std::string>, double> norms_;  // of gradients, by step and unit
   Tensors a_, b_;
-  struct Share {
+  struct DifferingShare {
     int64_t steps = 0;  // that it covers
     at::Tensor most;
   };
-  std::map<std::string, Share> shares_;  // differing_share() by weight
+  std::map<std::string, DifferingShare> shares_;  // differing_share() by weight
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using shard::Placement, shard::Unit, shard::UnitGroups, shard::UnitParameters;
 
 /// A unit of one rank; those in between are Muon's.
-struct Part {
+struct BoxUnit {
   std::string unit;
   std::vector<std::pair<std::string, Placement>> parameters;
   UnitGroups groups;
@@ -49,11 +49,11 @@ inline at::Tensor placed(const at::Tensor& tensor, const Placement& place) {
 /// This rank's units, an optimizer's rule over them, and what it keeps.
 class Trained {
  public:
-  Trained(std::vector<Part> parts, mesh::Mesh& mesh, const std::string& optimizer)
+  Trained(std::vector<BoxUnit> parts, mesh::Mesh& mesh, const std::string& optimizer)
       : mesh_(mesh),
         parts_(std::move(parts)),
         rule_(make_rule(optimizer_recipe({"optimizer.name=" + optimizer}))) {
-    for (const Part& part : parts_) {
+    for (const BoxUnit& part : parts_) {
       units_.push_back(make_unit(part));
       UnitState state;
       state.unit = units_.back().get();
@@ -120,7 +120,7 @@ class Trained {
   UpdateRule& rule() { return *rule_; }
 
  private:
-  std::unique_ptr<Unit> make_unit(const Part& part) {
+  std::unique_ptr<Unit> make_unit(const BoxUnit& part) {
     std::vector<shard::NamedTensor> tensors;
     std::vector<std::optional<Placement>> placements;
     std::vector<at::Tensor> values;
@@ -137,7 +137,7 @@ class Trained {
   }
 
   mesh::Mesh& mesh_;
-  std::vector<Part> parts_;
+  std::vector<BoxUnit> parts_;
   shard::BufferPool pool_{at::kCPU};
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<UnitState> states_;

@@ -22,11 +22,11 @@ Placement heads(int64_t begin, int64_t end) {
   return rows;
 }
 
-std::vector<Part> whole_units(mesh::Mesh& mesh) {
+std::vector<BoxUnit> whole_units(mesh::Mesh& mesh) {
   const UnitGroups alone{mesh.group(""), mesh.group("")};
   return {{"all", {{"fc2", whole(kColumns)}, {"qkv", whole(kQkv)}, {"bias", whole(kBias)}}, alone}};
 }
-std::vector<Part> halves(mesh::Group& shard, mesh::Mesh& mesh) {
+std::vector<BoxUnit> halves(mesh::Group& shard, mesh::Mesh& mesh) {
   const UnitGroups groups{shard, mesh.group("")};
   return {{"left", {{"fc2", columns(0, 16)}, {"qkv", heads(0, 2)}, {"bias", whole(kBias)}}, groups},
           {"right", {{"fc2", columns(16, 40)}, {"qkv", heads(2, 4)}}, groups}};
@@ -53,8 +53,8 @@ TEST_P(BoxUnits, TrainSaveAndLoadAsTheWhole) {
   const auto on_boxes = [&](const std::function<void(Trained&)>& body) {
     testing::run_ranks({{"shard", c.ranks}}, [&](mesh::Mesh& mesh) {
       const at::NoGradGuard no_grad;
-      const std::vector<Part> both = halves(c.half_each ? mesh.group("") : mesh.group("shard"), mesh);
-      const std::vector<Part> one(1, both.at(static_cast<size_t>(mesh.rank() % 2)));
+      const std::vector<BoxUnit> both = halves(c.half_each ? mesh.group("") : mesh.group("shard"), mesh);
+      const std::vector<BoxUnit> one(1, both.at(static_cast<size_t>(mesh.rank() % 2)));
       Trained trained(c.half_each ? one : both, mesh, c.optimizer);
       body(trained);
     });

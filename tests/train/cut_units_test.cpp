@@ -13,7 +13,7 @@
 namespace tessera::train::cut_units {  // files of this folder share a translation unit
 namespace {
 
-using box_units::expect_equal_state, box_units::Part, box_units::Trained, box_units::whole;
+using box_units::expect_equal_state, box_units::BoxUnit, box_units::Trained, box_units::whole;
 using shard::Placement, shard::UnitGroups;
 
 constexpr int64_t kHeads = 3, kHeadWidth = 12, kInner = kHeads * kHeadWidth, kWidth = 40, kHidden = 50;
@@ -74,7 +74,7 @@ std::vector<std::pair<std::string, Placement>> block(const Cut& cut, int64_t ind
 }
 
 /// A rank's units: those around the cut one hold whole tensors, split over all ranks.
-std::vector<Part> units_of(const Layout& layout, mesh::Mesh& mesh) {
+std::vector<BoxUnit> units_of(const Layout& layout, mesh::Mesh& mesh) {
   const UnitGroups all{mesh.group(mesh::Span{1, layout.world()}), mesh.group("")};
   mesh::Group& tensor = mesh.group(layout.tensor_span());
   mesh::Group &copies = mesh.group(layout.data_parallel_span()), &alone = mesh.group("");
@@ -103,7 +103,7 @@ std::vector<mesh::Span> spans_of(const Layout& layout) {
 struct Ranks {
   int64_t world = 1;
   std::vector<mesh::Span> spans;
-  std::function<std::vector<Part>(mesh::Mesh&)> units;
+  std::function<std::vector<BoxUnit>(mesh::Mesh&)> units;
 };
 
 Ranks ranks_of(const Layout& layout) {
@@ -226,10 +226,10 @@ INSTANTIATE_TEST_SUITE_P(
 // Rank 0 holds the first units of the model and rank 1 the last ones, all whole.
 TEST(UnitsOfStages, TrainSaveAndLoadAsOneRank) {
   expect_trains_as_one_rank({2, {}, [](mesh::Mesh& mesh) {
-                               const std::vector<Part> all = units_of({"one", kWhole}, mesh);
+                               const std::vector<BoxUnit> all = units_of({"one", kWhole}, mesh);
                                const auto half = all.begin() + 3;
-                               return mesh.rank() == 0 ? std::vector<Part>(all.begin(), half)
-                                                       : std::vector<Part>(half, all.end());
+                               return mesh.rank() == 0 ? std::vector<BoxUnit>(all.begin(), half)
+                                                       : std::vector<BoxUnit>(half, all.end());
                              }});
 }
 

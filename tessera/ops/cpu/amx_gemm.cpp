@@ -349,7 +349,7 @@ void Gemm::pack_left(const uint16_t* w, int64_t w_columns, int64_t rows, int64_t
 }
 
 void Gemm::multiply_packed(const uint16_t* left, int64_t rows, int64_t k, const uint16_t* packed,
-                           int64_t columns, const Epilogue& epilogue, const Piece& piece,
+                           int64_t columns, const Epilogue& epilogue, const PartialSums& piece,
                            const Turns& turns) {
   const int64_t padded_k = padded(k);
   const Whole whole{padded_k / kStep,

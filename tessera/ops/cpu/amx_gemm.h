@@ -46,8 +46,8 @@ struct Gemm : vectors::Gemm<vectors::Avx512, uint16_t> {
     int64_t begin, size, of;
   };
   /// a [rows, cut.of] times the packed factor [cut.of, columns]: one cut's part of every sum, as much of it
-  /// as no other thread takes. The first cut sets `sums` (as Piece::sums); after the last they go to the
-  /// epilogue. All threads have ended a cut before one begins the next.
+  /// as no other thread takes. The first cut sets `sums` (as PartialSums::sums); after the last they go to
+  /// the epilogue. All threads have ended a cut before one begins the next.
   static void multiply_cut(const uint16_t* a, int64_t rows, const Cut& cut, const uint16_t* packed,
                            int64_t columns, const Epilogue<uint16_t>& epilogue, float* sums,
                            const vectors::Turns& turns);
@@ -55,7 +55,7 @@ struct Gemm : vectors::Gemm<vectors::Avx512, uint16_t> {
   static void pack_left(const uint16_t* w, int64_t w_columns, int64_t rows, int64_t k_size, int64_t begin,
                         int64_t end, uint16_t* packed, float* sums);
   static void multiply_packed(const uint16_t* left, int64_t rows, int64_t k, const uint16_t* packed,
-                              int64_t columns, const Epilogue<uint16_t>& epilogue, const Piece& piece,
+                              int64_t columns, const Epilogue<uint16_t>& epilogue, const PartialSums& piece,
                               const vectors::Turns& turns);
 
   /// `turns` times four products of tiles that stay in registers: the CPU's peak. The numbers in them are of

@@ -78,8 +78,8 @@ struct KernelProducts {
         over_blocks((some + Gemm::kLeftBlock - 1) / Gemm::kLeftBlock, [&](int64_t begin, int64_t end) {
           Gemm::pack_left(gradient + row * out + first, out, some, k, begin, end, left.data(), sums + first);
         });
-        const typename Gemm::Piece piece{part.first && row == 0, part.last && row + k == rows,
-                                         part.waiting != nullptr ? part.waiting : waiting.data()};
+        const typename Gemm::PartialSums piece{part.first && row == 0, part.last && row + k == rows,
+                                               part.waiting != nullptr ? part.waiting : waiting.data()};
         in_turns(some, in, [&](const vectors::Turns& turns) {
           Gemm::multiply_packed(left.data(), some, k, packed.data(), in, {.out = result + first * in}, piece,
                                 turns);

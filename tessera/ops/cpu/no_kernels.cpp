@@ -16,7 +16,7 @@ void Gemm::pack_left(const uint16_t*, int64_t, int64_t, int64_t, int64_t, int64_
   absent();
 }
 void Gemm::multiply_packed(const uint16_t*, int64_t, int64_t, const uint16_t*, int64_t,
-                           const Epilogue<uint16_t>&, const Piece&, const vectors::Turns&) {
+                           const Epilogue<uint16_t>&, const PartialSums&, const vectors::Turns&) {
   absent();
 }
 double Gemm::resident_products(long) { absent(); }

@@ -89,7 +89,7 @@ void Gemm<Set, T, Packed>::pack_left(const T*, int64_t, int64_t, int64_t, int64_
 }
 template <typename Set, typename T, typename Packed>
 void Gemm<Set, T, Packed>::multiply_packed(const Packed*, int64_t, int64_t, const Packed*, int64_t,
-                                           const Epilogue<T>&, const Piece&, const Turns&) {
+                                           const Epilogue<T>&, const PartialSums&, const Turns&) {
   absent();
 }
 template <typename Set, typename T, typename Packed>

@@ -335,8 +335,8 @@ void Gemm<Set, T, Packed>::pack_left(const T* w, int64_t w_columns, int64_t rows
 
 template <typename Set, typename T, typename Packed>
 void Gemm<Set, T, Packed>::multiply_packed(const Packed* left, int64_t rows, int64_t k, const Packed* packed,
-                                           int64_t columns, const Epilogue<T>& epilogue, const Piece& piece,
-                                           const Turns& turns) {
+                                           int64_t columns, const Epilogue<T>& epilogue,
+                                           const PartialSums& piece, const Turns& turns) {
   const int64_t words = depth(k), chunk = column_chunk(words), across = (columns + kColumns - 1) / kColumns;
   const Right right{bytes(packed), words * kPanelRow, columns};
   const Cut cut{(k + kWord - 1) / kWord, piece.first, piece.last};

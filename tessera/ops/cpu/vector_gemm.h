@@ -74,7 +74,7 @@ struct Gemm {
                        const Epilogue<T>& epilogue, const Turns& turns);
 
   /// Where the sums of a product stand whose k comes in pieces.
-  struct Piece {
+  struct PartialSums {
     bool first = true, last = true;  // the first sets the sums; after the last they go to the epilogue
     float* sums = nullptr;           // sums_size(rows, columns), 64 bytes aligned; unused by an only piece
   };
@@ -98,7 +98,7 @@ struct Gemm {
   /// Such a factor [rows, k] times the packed factor [k, columns], one piece of k, at most kPiece: as much of
   /// it as no other thread takes.
   static void multiply_packed(const Packed* left, int64_t rows, int64_t k, const Packed* packed,
-                              int64_t columns, const Epilogue<T>& epilogue, const Piece& piece,
+                              int64_t columns, const Epilogue<T>& epilogue, const PartialSums& piece,
                               const Turns& turns);
 
   /// out = gradient * gelu'(linear), element by element.
