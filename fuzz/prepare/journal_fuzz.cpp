@@ -11,7 +11,7 @@ namespace {
 
 using namespace tessera;
 
-bool same(const prepare::Part& a, const prepare::Part& b) {
+bool same(const prepare::SealedPart& a, const prepare::SealedPart& b) {
   return a.split == b.split && a.end == b.end && a.samples == b.samples && a.jpegs == b.jpegs &&
          a.bytes == b.bytes && a.left_out == b.left_out;
 }
@@ -26,12 +26,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const TemporaryFolder folder("tessera-journal");
   write_file_atomic(folder.path() / "pack.jsonl", {reinterpret_cast<const char*>(bytes), size});
   try {
-    std::vector<prepare::Part> before;
+    std::vector<prepare::SealedPart> before;
     {
       prepare::Journal journal(folder.path(), {});
       before = journal.parts("train");
       int64_t end = 0;
-      for (const prepare::Part& part : before) {
+      for (const prepare::SealedPart& part : before) {
         expect(part.samples >= 0 && part.jpegs >= 0 && part.jpegs <= part.samples &&
                part.end - end >= part.samples);
         end = part.end;

@@ -38,8 +38,8 @@ int64_t StepShares::size(int64_t rank, int64_t micro_batch) const {
   return all / world_ + (all % world_ > 0 && contains(with_one_more_, rank) ? 1 : 0);
 }
 
-Share StepShares::of(int64_t rank, int64_t micro_batch) const {
-  Share share{below(with_one_more_, rank), size(rank, micro_batch)};
+RankSamples StepShares::of(int64_t rank, int64_t micro_batch) const {
+  RankSamples share{below(with_one_more_, rank), size(rank, micro_batch)};
   for (const int64_t all : micro_batches_) share.first += rank * (all / world_);
   for (int64_t i = 0; i < micro_batch; ++i) share.first += size(rank, i);
   return share;

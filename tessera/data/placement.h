@@ -13,8 +13,8 @@
 
 namespace tessera::data {
 
-/// Samples [first, first + size) of a step.
-struct Share {
+/// Samples [first, first + size) of a step, which a rank has.
+struct RankSamples {
   int64_t first = 0, size = 0;
 };
 
@@ -29,7 +29,7 @@ class StepShares {
   /// rank's samples are neighbours. Requires: 0 <= samples <= batch.
   StepShares(int64_t samples, int64_t batch, int64_t world, int64_t accumulation,
              const std::vector<plan::Span>& tensor_spans);
-  Share of(int64_t rank, int64_t micro_batch) const;
+  RankSamples of(int64_t rank, int64_t micro_batch) const;
 
  private:
   int64_t size(int64_t rank, int64_t micro_batch) const;

@@ -25,7 +25,7 @@ struct TrainLoader::State : BatchMaker {
         prefetcher(*this, prefetch_options(options, transform, first_step * options.accumulation)) {}
 
   /// Micro-batch `index` of this rank, in its step.
-  Share share(int64_t index) const {
+  RankSamples share(int64_t index) const {
     const int64_t in_step = index % options.accumulation,
                   samples = order.step_size(index / options.accumulation);
     return (samples == options.batch ? full : shares(samples)).of(options.rank, in_step);

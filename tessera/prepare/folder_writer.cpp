@@ -24,7 +24,7 @@ class FolderWriter : public Writer {
   void check(const Split& split, bool) const override {
     int64_t samples = 0, files = 0;
     uint64_t bytes = 0, found = 0;
-    for (const Part& part : split.parts) {
+    for (const SealedPart& part : split.parts) {
       samples += part.samples;
       bytes += part.bytes;
     }

@@ -27,7 +27,7 @@ Form form_of(const std::string& name) {
 
 size_t shard_count(const Split& split) {
   return static_cast<size_t>(std::count_if(split.parts.begin(), split.parts.end(),
-                                           [](const Part& part) { return part.samples > 0; }));
+                                           [](const SealedPart& part) { return part.samples > 0; }));
 }
 
 const char* form_name(Form form) { return kNames[static_cast<size_t>(form)]; }

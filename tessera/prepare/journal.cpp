@@ -112,12 +112,12 @@ void Journal::begin(const fs::path& folder, const Command& command) {
 void Journal::read_line(const std::string& line) {
   const nlohmann::json json = nlohmann::json::parse(line);
   if (json.contains("end")) {
-    const Part part{.split = json.at("split"),
-                    .end = whole_number(json.at("end")),
-                    .samples = whole_number(json.at("samples")),
-                    .jpegs = whole_number(json.at("jpegs")),
-                    .bytes = static_cast<uint64_t>(whole_number(json.at("bytes"))),
-                    .left_out = json.at("left_out")};
+    const SealedPart part{.split = json.at("split"),
+                          .end = whole_number(json.at("end")),
+                          .samples = whole_number(json.at("samples")),
+                          .jpegs = whole_number(json.at("jpegs")),
+                          .bytes = static_cast<uint64_t>(whole_number(json.at("bytes"))),
+                          .left_out = json.at("left_out")};
     const int64_t begin = parts_.empty() || parts_.back().split != part.split ? 0 : parts_.back().end;
     const bool counts =
         part.samples >= 0 && part.jpegs >= 0 && part.jpegs <= part.samples && part.bytes <= INT64_MAX;
@@ -146,10 +146,10 @@ void Journal::write_line(const std::string& line) {
   }
 }
 
-std::vector<Part> Journal::parts(const std::string& split) const {
-  std::vector<Part> found;
+std::vector<SealedPart> Journal::parts(const std::string& split) const {
+  std::vector<SealedPart> found;
   std::copy_if(parts_.begin(), parts_.end(), std::back_inserter(found),
-               [&](const Part& part) { return part.split == split; });
+               [&](const SealedPart& part) { return part.split == split; });
   return found;
 }
 
@@ -157,7 +157,7 @@ bool Journal::split_done(const std::string& split) const {
   return std::find(splits_done_.begin(), splits_done_.end(), split) != splits_done_.end();
 }
 
-void Journal::add(const Part& part) {
+void Journal::add(const SealedPart& part) {
   write_line(line_of({{"split", part.split},
                       {"end", part.end},
                       {"samples", part.samples},

@@ -25,11 +25,11 @@ class Journal {
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
-  std::vector<Part> parts(const std::string& split) const;
+  std::vector<SealedPart> parts(const std::string& split) const;
   bool split_done(const std::string& split) const;
   bool done() const { return done_; }
 
-  void add(const Part& part);
+  void add(const SealedPart& part);
   void end_split(const std::string& split);
   void end();
 
@@ -40,7 +40,7 @@ class Journal {
 
   std::filesystem::path path_;
   int fd_ = -1;
-  std::vector<Part> parts_;
+  std::vector<SealedPart> parts_;
   std::vector<std::string> splits_done_;
   bool done_ = false;
 };

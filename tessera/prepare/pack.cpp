@@ -183,7 +183,7 @@ class Packer {
   Journal& journal_;
   const std::function<void(const PackProgress&)>& progress_;
   Split split_;
-  Part part_;  // being written
+  SealedPart part_;  // being written
   uint64_t bytes_ = 0;
 };
 
@@ -244,7 +244,7 @@ PackResult pack(const OpenSplit& open, const std::string& origin, const std::fil
   result.was_done = journal.done();
   Packer packer(options, *writer, journal, progress);
   for (size_t i = 0; i < options.splits.size(); ++i) {
-    for (const Part& part : journal.parts(options.splits[i])) result.resumed_from += part.samples;
+    for (const SealedPart& part : journal.parts(options.splits[i])) result.resumed_from += part.samples;
     result.splits[i] = packer.pack(options.splits[i], *sources[i], *packers[i]);
   }
   if (result.was_done) return result;

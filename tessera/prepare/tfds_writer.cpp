@@ -61,7 +61,7 @@ std::string example(const Sample& sample) {
 Json features_json(const std::vector<Split>& splits) {
   int64_t samples = 0, jpegs = 0;
   for (const Split& split : splits) {
-    for (const Part& part : split.parts) {
+    for (const SealedPart& part : split.parts) {
       samples += part.samples;
       jpegs += part.jpegs;
     }
@@ -82,7 +82,7 @@ Json features_json(const std::vector<Split>& splits) {
 Json split_json(const Split& split) {
   Json lengths = Json::array();
   uint64_t bytes = 0;
-  for (const Part& part : split.parts) {
+  for (const SealedPart& part : split.parts) {
     if (part.samples > 0) lengths.push_back(std::to_string(part.samples));
     bytes += part.bytes;
   }
@@ -107,7 +107,7 @@ class TfdsWriter : public ShardedWriter {
   void check(const Split& split, bool closed) const override {
     const std::string count = of_count(shard_count(split));
     size_t shard = 0;
-    for (const Part& part : split.parts) {
+    for (const SealedPart& part : split.parts) {
       if (part.samples == 0) continue;
       const fs::path begun = folder_ / shard_name(split.name, shard++), ended = begun.string() + count;
       check_written(closed || (fs::exists(ended) && !fs::exists(begun)) ? ended : begun, part.bytes);

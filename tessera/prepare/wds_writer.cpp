@@ -71,7 +71,7 @@ class WdsWriter : public ShardedWriter {
 
   void check(const Split& split, bool) const override {
     size_t shard = 0;
-    for (const Part& part : split.parts) {
+    for (const SealedPart& part : split.parts) {
       if (part.samples > 0) check_written(shard_path(split.name, shard++, ".tar"), part.bytes + 2 * kBlock);
     }
   }

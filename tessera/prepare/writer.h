@@ -35,7 +35,7 @@ struct Block {
 };
 
 /// What was made durable at once: a shard, or a stretch of a zip or a folder.
-struct Part {
+struct SealedPart {
   std::string split;
   int64_t end = 0;  // position in the split's order after its last sample
   int64_t samples = 0, jpegs = 0;
@@ -46,7 +46,7 @@ struct Part {
 struct Split {
   std::string name;
   std::vector<std::string> classes;
-  std::vector<Part> parts;  // already durable
+  std::vector<SealedPart> parts;  // already durable
 };
 
 /// Parts that hold samples: where all that followed were left out, the last holds none.

@@ -52,7 +52,7 @@ class ZipWriter : public Writer {
     const fs::path zip = folder_ / (split.name + ".zip"), map = folder_ / (split.name + "_map.txt");
     if (!closed && !fs::exists(zip)) return;
     uint64_t samples = 0, bytes = 0;
-    for (const Part& part : split.parts) {
+    for (const SealedPart& part : split.parts) {
       samples += static_cast<uint64_t>(part.samples);
       bytes += part.bytes;
     }
@@ -84,7 +84,7 @@ class ZipWriter : public Writer {
     if (fs::exists(zip_path_)) return;  // its rename was the last thing an earlier run did
     uint64_t bytes = 0;
     int64_t samples = 0;
-    for (const Part& part : split.parts) {
+    for (const SealedPart& part : split.parts) {
       bytes += part.bytes;
       samples += part.samples;
     }

@@ -36,7 +36,7 @@ TEST(StepShares, HaveEachSampleOnce) {
       int64_t next = 0;
       for (int64_t rank = 0; rank < world; ++rank) {
         for (int64_t i = 0; i < accumulation; ++i) {
-          const Share share = shares.of(rank, i);
+          const RankSamples share = shares.of(rank, i);
           EXPECT_EQ(share.first, next);
           EXPECT_LE(share.size, most);
           next += share.size;

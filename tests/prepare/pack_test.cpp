@@ -287,7 +287,7 @@ TEST(Pack, ShardsAreCutByBytesAndBySamples) {
   options.max_bytes = 4096;
   result = pack(open_small, "small", by_bytes.path(), options);
   bool alone = false;
-  for (const Part& part : result.splits[0].parts) {
+  for (const SealedPart& part : result.splits[0].parts) {
     EXPECT_TRUE(part.bytes <= 4096 || part.samples == 1) << part.bytes;
     alone = alone || part.bytes > 4096;
   }
