@@ -212,6 +212,11 @@ void add_step_constants(const planner::Profile& profile, monitor::ReportInput* i
   input->facts.emplace_back("a gradient written in fp32", nanoseconds(profile.widen_seconds));
   input->facts.emplace_back("a micro-batch's gradient added", nanoseconds(profile.accumulate_seconds));
   input->facts.emplace_back("a micro-batch's sum over ranks added", nanoseconds(profile.add_sum_seconds));
+  if (profile.unit_lag > 0 || profile.micro_batch_lag > 0) {
+    input->facts.emplace_back("waiting for the slowest rank behind each unit, behind a micro-batch",
+                              monitor::print("%.1f %%, %.1f %% of computing", 100 * profile.unit_lag,
+                                             100 * profile.micro_batch_lag));
+  }
   input->facts.emplace_back("an image loaded", planner::seconds_text(profile.data_seconds));
   input->facts.emplace_back("rest of a step", planner::seconds_text(profile.step_seconds));
   input->facts.emplace_back("passes beside messages take",

@@ -99,8 +99,11 @@ struct Profile {
   /// they are made: writing those of a step's first micro-batch in fp32, adding those of a later one in fp32.
   double widen_seconds = 0, accumulate_seconds = 0;
   double add_sum_seconds = 0;  // of adding a micro-batch's sum over ranks to earlier ones, per value
-  double data_seconds = 0;     // of an image, over all workers of a rank
-  double step_seconds = 0;     // of a step besides: votes, logs
+  /// Of the seconds that ranks of a host compute: what each waits for the slowest where they meet behind
+  /// every unit's pass, and where they meet behind several.
+  double unit_lag = 0, micro_batch_lag = 0;
+  double data_seconds = 0;  // of an image, over all workers of a rank
+  double step_seconds = 0;  // of a step besides: votes, logs
   bool operator==(const Profile&) const = default;
 };
 

@@ -113,6 +113,14 @@ double seconds_of(const JsonFields& fields, const Json& json, const char* key) {
   return seconds;
 }
 
+/// Of seconds; at most a hundred times as many, so that products with them stay finite.
+double share_of(const JsonFields& fields, const Json& json, const char* key) {
+  constexpr double kMost = 100;
+  const double share = fields.number_of_at_least(json, key, 0);
+  if (share > kMost) fields.fail(concat('"', key, "\" is ", share), concat("at most ", kMost));
+  return share;
+}
+
 double seconds_above_0(const JsonFields& fields, const Json& json, const char* key) {
   static_cast<void>(fields.number_above(json, key, 0));
   return seconds_of(fields, json, key);
@@ -238,6 +246,8 @@ std::string to_json(const Profile& profile) {
                {"add_sum_seconds", profile.add_sum_seconds},
                {"data_seconds", profile.data_seconds},
                {"step_seconds", profile.step_seconds}};
+  if (profile.unit_lag > 0) json["unit_lag"] = profile.unit_lag;
+  if (profile.micro_batch_lag > 0) json["micro_batch_lag"] = profile.micro_batch_lag;
   json["units"] = Json::array();
   for (const UnitTimes& unit : profile.units) json["units"].push_back(to_json(unit));
   json["links"] = Json::array();
@@ -258,7 +268,8 @@ Profile profile_from_json(const std::string& text, const std::string& where) {
   fields.keys(json, "a profile",
               {"format", "version", "provenance", "model", "compute_slowdown", "link_slowdown",
                "optimizer_seconds", "widen_seconds", "accumulate_seconds", "add_sum_seconds", "data_seconds",
-               "step_seconds", "units", "links"});
+               "step_seconds", "units", "links"},
+              {"unit_lag", "micro_batch_lag"});
   Profile profile;
   profile.provenance = provenance_of(fields, json["provenance"]);
   profile.model = model_from_json(json["model"], fields);
@@ -268,6 +279,10 @@ Profile profile_from_json(const std::string& text, const std::string& where) {
   profile.widen_seconds = seconds_of(fields, json, "widen_seconds");
   profile.accumulate_seconds = seconds_of(fields, json, "accumulate_seconds");
   profile.add_sum_seconds = seconds_of(fields, json, "add_sum_seconds");
+  for (const auto& [key, lag] :
+       {std::pair{"unit_lag", &profile.unit_lag}, {"micro_batch_lag", &profile.micro_batch_lag}}) {
+    if (json.contains(key)) *lag = share_of(fields, json, key);
+  }
   profile.data_seconds = seconds_of(fields, json, "data_seconds");
   profile.step_seconds = seconds_of(fields, json, "step_seconds");
   read_units(fields, json, profile);

@@ -11,6 +11,10 @@ namespace tessera::planner {
 ChoiceWorks::ChoiceWorks(const ProfileTables& tables, const AlikeUnits& alike, const SearchQuestion& question,
                          int64_t stages)
     : alike_(alike), question_(question), choices_(choices_of(tables, question, stages)) {
+  // Only where all messages are in the background, or none: else waiting for the slowest may hide some.
+  if (stages == 1 && question.ranks > 1 &&
+      question.ranks <= ranks_of_host(tables.profile, question.ranks_of_host))
+    lag_ = std::min(tables.profile.unit_lag, tables.profile.micro_batch_lag);
   const arch::ModelConfig& small = alike.tables().profile.model;
   const plan::Plan uniform =
       plan::uniform_plan(small, question.ranks / stages, plan::Level::kReplicate, /*recompute=*/false,
@@ -43,7 +47,7 @@ const std::vector<std::vector<UnitWork>>& ChoiceWorks::of(int64_t images, bool a
     question.pieces = question_.pieces;
     question.ranks_of_host = question_.ranks_of_host;
     question.shared_memory = question_.shared_memory;
-    const std::vector<UnitWork> units = unit_works(alike_.tables(), question, messages_[c]);
+    const std::vector<UnitWork> units = unit_works(alike_.tables(), question, messages_[c], lag_);
     std::vector<UnitWork>& by_key = found->second.emplace_back();
     for (const size_t unit : alike_.small()) by_key.push_back(units[unit]);
   }

@@ -42,6 +42,7 @@ class Writer {
     for (size_t i = 0; i < actions.size(); ++i) {
       const bool forward = actions[i].direction == plan::Direction::kForward;
       forward ? write_forward(actions[i], i) : write_backward(actions[i], i);
+      if (i + 1 == actions.size()) meet(Part::kReduce, messages_.front().index);  // all ranks vote
       add({.kind = Kind::kEnd, .number = static_cast<int64_t>(i)});
     }
     return std::move(program_);
@@ -62,6 +63,20 @@ class Writer {
   void add(const Operation& operation) {
     const bool passes_time = operation.kind == Kind::kCompute || operation.kind == Kind::kOccupy;
     if (!passes_time || operation.seconds > 0) program_.operations.push_back(operation);
+  }
+
+  /// Ranks of a stage need unequal times for the same. Where they meet, each waits for the slowest: where a
+  /// rank copies by itself, behind each unit's pass; beside messages that go on in the background ranks may
+  /// be a unit apart, and meet when a pass must not end before its sums. Exchanges of a cut unit have their
+  /// own lag (unit_cost.cpp).
+  void meet(Part part, size_t unit) {
+    const Profile& profile = costs_.profile();
+    add({.kind = Kind::kOccupy,
+         .part = part,
+         .unit = static_cast<int32_t>(unit),
+         .seconds = unmet_seconds_ * (unmet_passes_ > 1 ? profile.micro_batch_lag : profile.unit_lag)});
+    unmet_seconds_ = 0;
+    unmet_passes_ = 0;
   }
 
   // ---- messages
@@ -89,6 +104,7 @@ class Writer {
     double seconds = link.seconds(message.bytes);
     const auto unit = static_cast<int32_t>(message.unit);
     if (link.own_time) {
+      meet(message.part, message.unit);
       add({.kind = Kind::kOccupy, .part = message.part, .unit = unit, .seconds = seconds});
       seconds = 0;
     }
@@ -170,7 +186,10 @@ class Writer {
         reduction.stage = Reduction::kShards;
         reduction.ticket = start({"reduce_scatter", one.shard, one.reduce, Part::kReduce, unit});
       }
-      if (plan_.prefetch == 0) finish(reduction, last);
+      if (plan_.prefetch == 0 && reduction.stage != Reduction::kDone) {
+        finish(reduction, last);
+        meet(Part::kReduce, unit);
+      }
       if (reduction.stage != Reduction::kDone) in_flight_.push_back(reduction);
     }
     release(unit);
@@ -233,6 +252,10 @@ class Writer {
          .part = part,
          .unit = index,
          .seconds = forward ? cost.forward : cost.backward});
+    if (plan_.stage_ranks() > 1 && !cost.exchanges) {
+      unmet_seconds_ += forward ? cost.forward : cost.backward;
+      ++unmet_passes_;
+    }
     add({.kind = Kind::kOccupy,
          .part = Part::kExchange,
          .unit = index,
@@ -271,7 +294,9 @@ class Writer {
       reduce(i, is_last);
     }
     if (begin > 0 && begin > frozen()) send(stage, false, action.micro_batch);
+    if (in_flight_.empty()) return;
     for (Reduction& reduction : in_flight_) finish(reduction, is_last);
+    meet(Part::kReduce, messages_[in_flight_.back().entry].index);
     in_flight_.clear();
   }
 
@@ -285,6 +310,8 @@ class Writer {
   std::map<int64_t, plan::PassBytes> passed_;  // into virtual stages
   std::vector<Gathered> gathered_;             // by entry
   std::vector<Reduction> in_flight_;
+  double unmet_seconds_ = 0;  // of computation since the ranks of the stage met last,
+  int64_t unmet_passes_ = 0;  // in so many passes of units
   StageProgram program_;
 };
 

@@ -73,8 +73,11 @@ UnitCost unit_cost(const ProfileTables& tables, const StepQuestion& question, Li
       exchange_time(exchange, bytes.forward * sent, messages, times.forward, tables.profile);
   const ExchangeTime backward =
       exchange_time(exchange, bytes.backward * sent, backward_messages, times.backward, tables.profile);
-  cost.exchange_forward = forward.exposed;
-  cost.exchange_backward = backward.exposed;
+  // Measured pieces have what a rank waits for the slowest.
+  const double lag = exchange.in_pieces == nullptr ? tables.profile.unit_lag : 0;
+  cost.exchanges = true;
+  cost.exchange_forward = forward.exposed + lag * times.forward;
+  cost.exchange_backward = backward.exposed + (bytes.backward > 0 ? lag * times.backward : 0);
   cost.hidden_forward = forward.hidden();
   cost.hidden_backward = backward.hidden();
   return cost;

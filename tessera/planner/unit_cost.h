@@ -13,6 +13,7 @@ struct UnitCost {
   double forward = 0, backward = 0;                    // computation
   double exchange_forward = 0, exchange_backward = 0;  // exchanges that computation waits for
   double hidden_forward = 0, hidden_backward = 0;      // the rest of the exchanges
+  bool exchanges = false;  // samples, with the other ranks that hold the unit; then its seconds have the lag
 };
 
 /// Of the unit at `index` in the plan of `question`, which is in pipeline stage `stage`. Errors: as

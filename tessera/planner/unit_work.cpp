@@ -96,7 +96,7 @@ class PassWriter {
 }  // namespace
 
 std::vector<UnitWork> unit_works(const ProfileTables& tables, const StepQuestion& question,
-                                 const std::vector<plan::UnitMessages>& messages) {
+                                 const std::vector<plan::UnitMessages>& messages, double lag) {
   const Profile& profile = tables.profile;
   const int64_t of_host = ranks_of_host(profile, question.ranks_of_host);
   LinkTable links(profile, question.plan, of_host, question.shared_memory);
@@ -125,12 +125,14 @@ std::vector<UnitWork> unit_works(const ProfileTables& tables, const StepQuestion
     work.memory = memory[i];
     const UnitCost cost = unit_cost(tables, question, links, 0, i);
     const bool is_trained = static_cast<int64_t>(i) >= question.inputs.frozen_units;
+    const double lag_here = cost.exchanges ? 0 : lag;
     for (auto& passes : work.passes) {
       for (const Pass pass : {kFirstForward, kForward})
-        passes[pass] = {.compute = cost.forward, .occupied = cost.exchange_forward};
+        passes[pass] = {.compute = cost.forward, .occupied = cost.exchange_forward + lag_here * cost.forward};
       if (!is_trained) continue;
       for (const Pass pass : {kBackward, kLastBackward})
-        passes[pass] = {.compute = cost.backward, .occupied = cost.exchange_backward};
+        passes[pass] = {.compute = cost.backward,
+                        .occupied = cost.exchange_backward + lag_here * cost.backward};
     }
     if (i == 0) ends.stem_forward = cost.forward * slower;
     if (i == 0 && is_trained) ends.stem_backward += cost.backward * slower;

@@ -73,9 +73,11 @@ struct UnitWork {
 
 /// Of every unit of a stage that has all units of the model. `question`: of a plan with one stage, whose
 /// ranks are those of a pipeline stage; its accumulation is at least 2 where a step has several
-/// micro-batches. `messages`: plan::stage_messages() of the plan. Errors: as predict_step().
+/// micro-batches. `messages`: plan::stage_messages() of the plan. `lag`: seconds that ranks wait for the
+/// slowest, at least, for each second of computation of units that exchange nothing. Errors: as
+/// predict_step().
 std::vector<UnitWork> unit_works(const ProfileTables& tables, const StepQuestion& question,
-                                 const std::vector<plan::UnitMessages>& messages);
+                                 const std::vector<plan::UnitMessages>& messages, double lag);
 
 /// Sets `beside` and `stalled`, and limits `rows`, of `blocks`: the units between stem and head with every
 /// choice of one layout. Note [Units of one layout].

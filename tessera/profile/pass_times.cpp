@@ -49,6 +49,7 @@ struct Found {
   std::map<UnitKey, std::vector<UnitPass>> units;
   std::map<UnitKey, double> replayed;                         // UnitTimes::replayed, of GPUs alone
   std::vector<double> widen, accumulate, add_sum, optimizer;  // seconds for a value
+  std::vector<std::vector<UnitPass>> micro_batches;  // of every round, in the same order on all ranks
 
   void add(const Found& other) {
     for (const auto& [key, passes] : other.units)
@@ -123,7 +124,9 @@ class MeasuringRank {
         for (size_t i = 0; i < models.size(); ++i) {
           meet_();
           const std::vector<UnitPass> passes = undisturbed_pass(*models[i], input);
-          if (round > 0) note(passes, models[i]->plan(), layouts[i], input.batch.size);
+          if (round == 0) continue;
+          note(passes, models[i]->plan(), layouts[i], input.batch.size);
+          found_.micro_batches.push_back(passes);
         }
       }
     }
@@ -347,8 +350,13 @@ PassTimes measure_passes(const PassSettings& settings) {
     measure(0);  // this thread has chosen the device and its stream
   }
   Found found;
-  for (const Found& rank : of_ranks) found.add(rank);
+  std::vector<std::vector<std::vector<UnitPass>>> micro_batches;
+  for (const Found& rank : of_ranks) {
+    found.add(rank);
+    micro_batches.push_back(rank.micro_batches);
+  }
   PassTimes times;
+  times.lag = lag_of(micro_batches);
   for (const auto& [key, passes] : found.units) {
     const auto replayed = found.replayed.find(key);
     times.units.push_back(times_of(key, passes, replayed == found.replayed.end() ? 1 : replayed->second));

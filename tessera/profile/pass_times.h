@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/planner/profile.h"
+#include "tessera/profile/lag.h"
 #include "tessera/profile/measured_device.h"
 #include "tessera/recipe/recipe.h"
 
@@ -32,6 +33,7 @@ struct PassTimes {
   std::vector<planner::UnitTimes> units;
   // As in planner::Profile.
   double widen_seconds = 0, accumulate_seconds = 0, add_sum_seconds = 0, optimizer_seconds = 0;
+  Lag lag = {};
 };
 
 /// Trains a model of fewer blocks that has a unit of every kind. Each rank is a thread without peers

@@ -163,6 +163,8 @@ void print_rest(const planner::Profile& profile) {
   std::printf("%-44s %10.3f\n%-44s %10.3f\n", "adding a later one's, ns a value",
               1e9 * profile.accumulate_seconds, "adding a sum over ranks, ns a value",
               1e9 * profile.add_sum_seconds);
+  std::printf("%-44s %8.1f %%\n%-44s %8.1f %%\n", "waiting for the slowest rank behind each unit",
+              100 * profile.unit_lag, "the same behind a micro-batch", 100 * profile.micro_batch_lag);
   std::printf("%-44s %10.3f\n%-44s %10.3f\n", "data, ms for each image of a rank", 1e3 * profile.data_seconds,
               "votes and other work of a step, ms", 1e3 * profile.step_seconds);
   std::fflush(stdout);
@@ -208,6 +210,8 @@ void measure_units(const Measured& what, const profile::PassSettings& passes, pl
   profile->widen_seconds = found.widen_seconds;
   profile->accumulate_seconds = found.accumulate_seconds;
   profile->add_sum_seconds = found.add_sum_seconds;
+  profile->unit_lag = found.lag.unit;
+  profile->micro_batch_lag = found.lag.micro_batch;
   if (what.prints()) print_units(*profile);
 }
 

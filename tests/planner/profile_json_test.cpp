@@ -61,6 +61,8 @@ Profile sample() {
   profile.widen_seconds = 1.5e-10;
   profile.accumulate_seconds = 2e-10;
   profile.add_sum_seconds = 2.5e-10;
+  profile.unit_lag = 0.05;
+  profile.micro_batch_lag = 0.02;
   profile.data_seconds = 3e-3;
   profile.step_seconds = 4e-3;
   return profile;
@@ -211,6 +213,10 @@ TEST(ProfileJson, ErrorsOfTheFile) {
             "\"step_seconds\" is 1e+300 (p.json): expected at most 1e+09");
   EXPECT_EQ(error_with("\"compute_slowdown\": 1.25", "\"compute_slowdown\": 0.5"),
             "\"compute_slowdown\" is 0.5 (p.json): expected a number of at least 1");
+  EXPECT_EQ(error_with("\"unit_lag\": 0.05", "\"unit_lag\": -0.05"),
+            "\"unit_lag\" is -0.05 (p.json): expected a number of at least 0");
+  EXPECT_EQ(error_with("\"micro_batch_lag\": 0.02", "\"micro_batch_lag\": 101"),
+            "\"micro_batch_lag\" is 101 (p.json): expected at most 100");
   EXPECT_EQ(error_with("\"threads\": 2", "\"threads\": 0"),
             "\"threads\" is 0 (p.json): expected an integer between 1 and 16777216");
   EXPECT_EQ(error_with("\"threads\": 2", "\"assumed\": \"\", \"threads\": 2"),

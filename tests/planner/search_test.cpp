@@ -71,6 +71,8 @@ class RandomMachines {
     profile.widen_seconds = between(0, 1e-5);
     profile.accumulate_seconds = between(0, 1e-5);
     profile.add_sum_seconds = between(0, 1e-5);
+    profile.unit_lag = between(0, 0.1);
+    profile.micro_batch_lag = between(0, profile.unit_lag);
     profile.step_seconds = between(0, 0.5);
     SearchQuestion& question = machine.question;
     question.ranks = ranks;

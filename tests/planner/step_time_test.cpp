@@ -380,6 +380,72 @@ TEST(StepTime, MessagesOverSharedMemoryTakeTheRanksOwnTime) {
             "TCP; run tessera plan profile with more ranks (--procs)");
 }
 
+/// Ranks lose a tenth of what they compute where they meet behind each unit, and a twentieth where behind
+/// several.
+Profile profile_with_lag(const char* transport) {
+  Profile profile = profile_of(1, {1, 2}, {3, 6}, {1.5, 2.5});
+  set_links(profile, {.transport = transport});
+  profile.unit_lag = 0.1;
+  profile.micro_batch_lag = 0.05;
+  return profile;
+}
+
+TEST(StepTime, RanksThatCopyByThemselvesMeetBehindEachUnit) {
+  const Profile profile = profile_with_lag("shared memory");
+  const auto seconds = [&](plan::Level level, int64_t accumulation) {
+    const StepTime time = predict_step(profile, {.plan = plan_of(1, 2, level), .accumulation = accumulation});
+    expect_parts_add_up(time);
+    return time.seconds;
+  };
+  // They meet behind the stem for the head's gather, and behind head, block and stem for the sums.
+  const double pass = 16 + 0.1 * (1 + 6 + 2) + 0.05 * (3 + 1.5 + 2.5);
+  EXPECT_NEAR(seconds(plan::Level::kZero2, 1), pass, kNear);
+  // Later micro-batches gather nothing.
+  EXPECT_NEAR(seconds(plan::Level::kZero2, 3), pass + 2 * (16 + 0.1 * (6 + 2) + 0.05 * 8), kNear);
+  // And sum nothing but in the last one; replicas gather nothing at all.
+  EXPECT_NEAR(seconds(plan::Level::kReplicate, 3), 48 + 0.1 * (6 + 2) + 0.05 * (2 * 16 + 8), kNear);
+}
+
+TEST(StepTime, RanksThatSendInTheBackgroundMeetAtTheEndOfAPass) {
+  const Profile profile = profile_with_lag("TCP");
+  for (const auto level : {plan::Level::kReplicate, plan::Level::kZero1, plan::Level::kZero2}) {
+    const StepTime time = predict_step(profile, {.plan = plan_of(1, 2, level), .accumulation = 3});
+    EXPECT_NEAR(time.seconds, 48 * 1.05, kNear) << plan::to_string(level);
+    EXPECT_NEAR(time.stages[0].parts.compute, 48, kNear);
+    EXPECT_NEAR(time.stages[0].parts.reductions, 0.05 * 48, kNear);
+  }
+}
+
+TEST(StepTime, ATensorGroupMeetsBehindEachUnitUnlessItsExchangesWereMeasuredSo) {
+  Profile profile = profile_with_lag("TCP");
+  profile.units.clear();
+  for (const auto& [kind, pass] : {std::pair{"stem", Pass{1, 2}}, {"blocks.0", {3, 6}}, {"head", {1.5, 2.5}}})
+    for (const int64_t tensor : {1, 2})
+      profile.units.push_back({kind, tensor, 2, plan::Recompute::kNone, pass.forward, pass.backward, 0});
+  plan::Plan plan = plan_of(1, 2);
+  plan::set_tensor(&plan, vit(1), {.tensor = 2}, true);
+  const auto lag = [&](int64_t pieces) {
+    const StepTime time = predict_step(profile, {.plan = plan, .batch = 2, .pieces = pieces});
+    expect_parts_add_up(time);
+    return time.seconds - 16;
+  };
+  // Behind the block's two passes, and at the end behind stem and head.
+  EXPECT_NEAR(lag(1), 0.1 * (3 + 6) + 0.05 * (1 + 1.5 + 2.5 + 2), kNear);
+  for (LinkTimes& link : profile.links)
+    if (link.operation == "exchange") link.in_pieces = {{2, {{1, 1e-12, 0}, {1 << 20, 1e-12, 0}}}};
+  EXPECT_NEAR(lag(2), 0.05 * (1 + 1.5 + 2.5 + 2), kNear);
+}
+
+TEST(StepTime, OneRankOfAStageMeetsNobody) {
+  const Profile profile = profile_with_lag("TCP");
+  EXPECT_NEAR(predict_step(profile, {.plan = plan_of(1, 1), .accumulation = 2}).seconds, 32, kNear);
+  Profile blocks = profile_of(2, {}, {1, 2}, {});
+  set_links(blocks, {});
+  blocks.unit_lag = blocks.micro_batch_lag = 0.5;
+  const plan::Plan stages = pipeline_of(2, plan::Schedule::k1F1B, 2, 4);
+  EXPECT_NEAR(predict_step(blocks, {.plan = stages, .accumulation = 4}).seconds, (4 + 1) * 3, kNear);
+}
+
 TEST(StepTime, SlowdownsApplyWhileBothAreUnderWay) {
   const Link link{.bytes_per_second = 1e5};
   Profile profile = profile_of(1, {1, 2}, {3, 6}, {1.5, 2.5});

@@ -69,6 +69,8 @@ TEST(PassTimes, VitHasAnEntryForEveryLayout) {
   EXPECT_GE(times.widen_seconds, 0);
   EXPECT_GE(times.accumulate_seconds, 0);
   EXPECT_GT(times.add_sum_seconds, 0);
+  EXPECT_GT(times.lag.unit, 0);
+  EXPECT_LE(times.lag.micro_batch, times.lag.unit);
 }
 
 // Of 3 heads the first of two ranks holds one, and the other, for which a step waits, two.
