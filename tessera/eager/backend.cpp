@@ -218,7 +218,7 @@ void Backend::discard() {
 }
 
 std::string Backend::non_finite_gradient() {
-  loop::NamedPlace first;
+  loop::OrderedName first;
   for (const auto& unit : state_.sharded->units()) {
     for (const shard::Shard& shard : unit->shards()) {
       if (shard.gradient.isfinite().all().item<bool>()) continue;

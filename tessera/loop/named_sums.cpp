@@ -54,10 +54,10 @@ std::vector<NamedSums> sum_by_name(World& world, const std::vector<NamedSums>& m
   return found;
 }
 
-std::string first_by_order(World& world, const NamedPlace& mine, const std::string& what) {
+std::string first_by_order(World& world, const OrderedName& mine, const std::string& what) {
   const nlohmann::json text =
       mine.name.empty() ? nlohmann::json::array() : nlohmann::json{mine.order, mine.name};
-  NamedPlace first{std::numeric_limits<int64_t>::max(), ""};
+  OrderedName first{std::numeric_limits<int64_t>::max(), ""};
   for (const std::string& other : world.gather(text.dump(), what)) {
     const auto place = nlohmann::json::parse(other);
     if (place.empty() || place.at(0).get<int64_t>() >= first.order) continue;

@@ -23,13 +23,13 @@ struct NamedSums {
 std::vector<NamedSums> sum_by_name(World& world, const std::vector<NamedSums>& mine, const std::string& what);
 
 /// A tensor and its position in the model.
-struct NamedPlace {
+struct OrderedName {
   int64_t order = 0;
   std::string name;
 };
 
 /// The first of the names that ranks give, by their order in the model; "" where none gives one. `mine`:
 /// empty where this rank has none. The same on every rank. Collective.
-std::string first_by_order(World& world, const NamedPlace& mine, const std::string& what);
+std::string first_by_order(World& world, const OrderedName& mine, const std::string& what);
 
 }  // namespace tessera::loop

@@ -61,7 +61,7 @@ struct Squares {
 /// The squares of a stage, and the brackets below them.
 Squares squares(const plan::Plan& plan, int64_t stage, double top) {
   const std::vector<int64_t> ranks = ranks_in_groups(plan, stage);
-  const auto group = static_cast<size_t>(place_of(plan, ranks.front()).tensor_ranks);
+  const auto group = static_cast<size_t>(mesh_position(plan, ranks.front()).tensor_ranks);
   const size_t drawn = std::min(ranks.size(), static_cast<size_t>(kMostRanks));
   const double wanted = static_cast<double>(drawn) * (kSquare + kGap) +
                         (group > 1 ? static_cast<double>((drawn - 1) / group) * kGroupGap : 0);
@@ -71,7 +71,7 @@ Squares squares(const plan::Plan& plan, int64_t stage, double top) {
   double x = kPlotLeft, group_left = x;
   for (size_t i = 0; i < drawn; ++i) {
     if (i % group == 0) group_left = x;
-    const MeshPlace place = place_of(plan, ranks[i]);
+    const MeshPosition place = mesh_position(plan, ranks[i]);
     const std::string colour = place.data_ranks > 1 ? concat('m', place.tensor % kColours) : "alone";
     out += svg::rect({x, top, scale * kSquare, kSquare}, concat("square ", colour));
     out += svg::text({x + scale * kSquare / 2, top + 17}, scale < 0.8 ? "mid small" : "mid",
@@ -102,7 +102,7 @@ std::string legend(const plan::Plan& plan) {
   std::vector<std::string> words;
   bool tensor = false, data = false;
   for (int64_t stage = 0; stage < plan.stages; ++stage) {
-    const MeshPlace place = place_of(plan, stage * plan.stage_ranks());
+    const MeshPosition place = mesh_position(plan, stage * plan.stage_ranks());
     tensor = tensor || place.tensor_ranks > 1;
     data = data || place.data_ranks > 1;
   }
@@ -116,7 +116,7 @@ std::string legend(const plan::Plan& plan) {
 
 }  // namespace
 
-MeshPlace place_of(const plan::Plan& plan, int64_t rank) {
+MeshPosition mesh_position(const plan::Plan& plan, int64_t rank) {
   const plan::UnitPlan& unit = plan.units[typical_unit(plan, plan::stage_of(plan, rank))];
   const plan::Span tensor = plan::tensor_span(plan, unit), data = plan::data_parallel_span(plan, unit);
   return {plan::position_in(tensor, rank), tensor.size, plan::position_in(data, rank), data.size};
@@ -143,7 +143,7 @@ Panel mesh_panel(const plan::Plan& plan, double top) {
     const Squares row = squares(plan, stage, y);
     panel.elements += concat("<g class=\"mesh-row\">\n", svg::text({kMargin, y + 17}, "name", name),
                              row.elements, units_label(plan, stage, row.right, y), "</g>\n");
-    y += kRow + (place_of(plan, stage * plan.stage_ranks()).tensor_ranks > 1 ? kBracket : 0);
+    y += kRow + (mesh_position(plan, stage * plan.stage_ranks()).tensor_ranks > 1 ? kBracket : 0);
   }
   panel.elements += "</g>\n";
   panel.height = y - top;

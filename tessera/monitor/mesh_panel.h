@@ -11,11 +11,11 @@ namespace tessera::monitor {
 
 /// Where a rank is within the groups of its stage's layers. Layers of one stage may have different groups;
 /// these are of the layout that most of its cut units have.
-struct MeshPlace {
+struct MeshPosition {
   int64_t tensor = 0, tensor_ranks = 1;  // position in the tensor group, and its size
   int64_t data = 0, data_ranks = 1;      // position in the data-parallel group, and its size
 };
-MeshPlace place_of(const plan::Plan& plan, int64_t rank);
+MeshPosition mesh_position(const plan::Plan& plan, int64_t rank);
 
 /// "stem to blocks.2"; of several virtual stages joined by commas.
 std::string units_text(const plan::Plan& plan, int64_t stage);

@@ -169,7 +169,7 @@ class Schedule {
   std::string rank_row(int64_t rank) const {
     const RankTimeline& row = timeline_.ranks[static_cast<size_t>(rank)];
     std::string out = concat("<g class=\"rank\" id=\"rank-", rank, "\">\n");
-    const MeshPlace place = place_of(plan_, rank);
+    const MeshPosition place = mesh_position(plan_, rank);
     std::vector<std::string> words;
     if (place.tensor_ranks > 1) words.push_back(concat("tensor ", place.tensor));
     if (place.data_ranks > 1) words.push_back(concat("data ", place.data));

@@ -26,9 +26,9 @@ class Channel {
   explicit Channel(std::vector<int64_t> members) : members_(std::move(members)), events_(members_.size()) {}
 
   const std::vector<int64_t>& members() const { return members_; }
-  /// Notes that `rank` has this event in its list; returns its place in the channel's order.
+  /// Notes that `rank` has this event in its list; returns its position in the channel's order.
   size_t add(int64_t rank, const StepEvent& event) {
-    std::vector<const StepEvent*>& own = events_[place_of(rank)];
+    std::vector<const StepEvent*>& own = events_[member_of(rank)];
     own.push_back(&event);
     return own.size() - 1;
   }
@@ -37,10 +37,10 @@ class Channel {
   }
 
   void start(int64_t rank) { ++started_[rank]; }
-  /// A member that has not come to place `place` of the order; nothing where all have.
-  std::optional<int64_t> missing(size_t place) const {
+  /// A member that has not come to `position` of the order; nothing where all have.
+  std::optional<int64_t> missing(size_t position) const {
     for (const int64_t rank : members_)
-      if (started(rank) <= place) return rank;
+      if (started(rank) <= position) return rank;
     return std::nullopt;
   }
   /// How many more than the receiver the sender of a link has started.
@@ -49,7 +49,7 @@ class Channel {
   }
 
  private:
-  size_t place_of(int64_t rank) const {
+  size_t member_of(int64_t rank) const {
     return static_cast<size_t>(std::ranges::find(members_, rank) - members_.begin());
   }
   size_t started(int64_t rank) const {
@@ -88,15 +88,15 @@ bool is_gather(CollectiveKind kind) {
 class StepExecution {
  public:
   StepExecution(std::span<const Events> ranks, int64_t room)
-      : ranks_(ranks), room_(room), places_(ranks.size()), next_(ranks.size()) {
+      : ranks_(ranks), room_(room), positions_(ranks.size()), next_(ranks.size()) {
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
       for (const StepEvent& event : ranks[rank]) {
         if (!event.starts()) {
-          places_[rank].push_back(places_[rank].at(static_cast<size_t>(event.waits_for)));
+          positions_[rank].push_back(positions_[rank].at(static_cast<size_t>(event.waits_for)));
           continue;
         }
         Channel& channel = channel_of(event.of, static_cast<int64_t>(rank));
-        places_[rank].push_back({&channel, channel.add(static_cast<int64_t>(rank), event)});
+        positions_[rank].push_back({&channel, channel.add(static_cast<int64_t>(rank), event)});
       }
     }
   }
@@ -116,9 +116,9 @@ class StepExecution {
   }
 
  private:
-  struct Place {
+  struct ChannelPosition {
     Channel* channel;
-    size_t place;
+    size_t position;  // in its order
   };
 
   Channel& channel_of(const Collective& collective, int64_t rank) {
@@ -142,8 +142,8 @@ class StepExecution {
   /// The rank that keeps this one from its next event; nothing where it can go on.
   std::optional<int64_t> blocked_by(size_t rank) const {
     const StepEvent& event = ranks_[rank][next_[rank]];
-    const auto [channel, place] = places_[rank][next_[rank]];
-    if (!event.starts()) return channel->missing(place);
+    const auto [channel, position] = positions_[rank][next_[rank]];
+    if (!event.starts()) return channel->missing(position);
     const bool waits_for_room =
         event.of.kind == CollectiveKind::kSend && room_ > 0 && channel->under_way() >= room_;
     return waits_for_room ? std::optional(event.of.link.to) : std::nullopt;
@@ -152,7 +152,7 @@ class StepExecution {
   bool step(size_t rank) {
     if (blocked_by(rank)) return false;
     if (ranks_[rank][next_[rank]].starts())
-      places_[rank][next_[rank]].channel->start(static_cast<int64_t>(rank));
+      positions_[rank][next_[rank]].channel->start(static_cast<int64_t>(rank));
     ++next_[rank];
     return true;
   }
@@ -184,8 +184,9 @@ class StepExecution {
   std::span<const Events> ranks_;
   const int64_t room_;
   std::map<Key, Channel> channels_;
-  std::vector<std::vector<Place>> places_;  // by rank and event; of a wait that of what it waits for
-  std::vector<size_t> next_;                // by rank: the event that it is at
+  /// By rank and event; of a wait that of what it waits for.
+  std::vector<std::vector<ChannelPosition>> positions_;
+  std::vector<size_t> next_;  // by rank: the event that it is at
 };
 
 }  // namespace

@@ -11,11 +11,11 @@
 namespace tessera::plan {
 
 std::string levels_text(const Plan& plan) {
-  struct Share {
+  struct SplitCount {
     std::string split;
     int64_t units;
   };
-  std::vector<Share> shares;  // in the order in which they appear
+  std::vector<SplitCount> counts;  // in the order in which they appear
   int64_t recompute = 0;
   for (const UnitPlan& unit : plan.units) {
     recompute += unit.recomputes() ? 1 : 0;
@@ -24,17 +24,17 @@ std::string levels_text(const Plan& plan) {
       split += concat(" over ", unit.shard, " of ", data_parallel_span(plan, unit).size, " ranks");
     if (unit.is_cut())
       split += concat(" with tensor ", unit.layout.tensor, unit.layout.adjacent ? "" : " (strided)");
-    const auto found = std::ranges::find(shares, split, &Share::split);
-    if (found == shares.end()) {
-      shares.push_back({std::move(split), 1});
+    const auto found = std::ranges::find(counts, split, &SplitCount::split);
+    if (found == counts.end()) {
+      counts.push_back({std::move(split), 1});
     } else {
       ++found->units;
     }
   }
   std::vector<std::string> words;
-  for (const Share& share : shares) {
-    words.push_back(concat(share.split, shares.size() == 1 ? ", " : " ", share.units,
-                           share.units == 1 ? " unit" : " units"));
+  for (const SplitCount& count : counts) {
+    words.push_back(concat(count.split, counts.size() == 1 ? ", " : " ", count.units,
+                           count.units == 1 ? " unit" : " units"));
   }
   return join(words, ", ") + (recompute > 0 ? concat("; ", recompute, " with recompute") : "");
 }

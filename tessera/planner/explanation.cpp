@@ -120,14 +120,15 @@ const plan::Memory& most_of(const FoundPlan& plan) {
 }
 
 const char* largest_part(const plan::Memory& memory) {
-  struct Part {
+  struct MemoryUse {
     double bytes;
     const char* name;
   };
-  const Part parts[] = {{memory.states, "weights and optimizer states"}, {memory.activations, "activations"},
-                        {memory.gathered, "gathered parameters"},        {memory.gradients, "gradients"},
-                        {memory.recording, "recording CUDA graphs"},     {memory.program, "the program"}};
-  return std::ranges::max_element(parts, {}, &Part::bytes)->name;
+  const MemoryUse uses[] = {
+      {memory.states, "weights and optimizer states"}, {memory.activations, "activations"},
+      {memory.gathered, "gathered parameters"},        {memory.gradients, "gradients"},
+      {memory.recording, "recording CUDA graphs"},     {memory.program, "the program"}};
+  return std::ranges::max_element(uses, {}, &MemoryUse::bytes)->name;
 }
 
 /// Why the space has no plan of a kind at all.

@@ -112,7 +112,7 @@ std::vector<ChannelGroup> LayerFrame::find_groups() const {
 
 /// With one stage, of its whole step. Else of the way of one micro-batch and, as the longest stage is at
 /// least as long as their mean, of a share of what it does beyond: Note [Pipelines] in stage_bounds.cpp.
-double LayerFrame::seconds(const StepForm& form, const UnitWork& work, Place place) const {
+double LayerFrame::seconds(const StepForm& form, const UnitWork& work, UnitPosition place) const {
   StageSum sum;
   add_unit(&sum, work, place, form);
   if (frame.stages == 1) return sum.optimizer + sum.all_passes(frame.micro_batches);
@@ -133,7 +133,7 @@ std::vector<LayerFrame::Least> LayerFrame::least(const ChannelGroup& group, Stag
       const double inside = seconds(group.form_of(of), of, {});
       if (inside < least[key].inside) best = &of;
       least[key].inside = std::min(least[key].inside, inside);
-      for (const Place place : kPlaces)
+      for (const UnitPosition place : kUnitPositions)
         least[key].anywhere = std::min(least[key].anywhere, seconds(group.form_of(of), of, place));
     }
     if (best != nullptr) work->add(*best, {}, counts[key], best->channel == group.channel);

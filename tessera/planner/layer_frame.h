@@ -73,7 +73,7 @@ class LayerFrame {
  private:
   std::vector<size_t> undominated(const std::vector<size_t>& of, const std::vector<size_t>& keys,
                                   const plan::Span& channel) const;
-  double seconds(const StepForm& form, const UnitWork& work, Place place) const;
+  double seconds(const StepForm& form, const UnitWork& work, UnitPosition place) const;
   struct Least {
     double inside = 0, anywhere = 0;  // between other units of a stage; at any place
   };

@@ -118,7 +118,7 @@ LinkTable::LinkTable(const Profile& profile, const plan::Plan& plan, int64_t ran
                      bool shared_memory)
     : profile_(profile), plan_(plan), ranks_of_host_(ranks_of_host), shared_memory_(shared_memory) {}
 
-GroupPlace LinkTable::place_of(const plan::Span& span, int64_t stage) const {
+GroupTopology LinkTable::topology_of(const plan::Span& span, int64_t stage) const {
   const int64_t ranks = plan_.stage_ranks();
   for (int64_t rank = stage * ranks; rank < (stage + 1) * ranks; ++rank) {
     if (plan::position_in(span, rank) != 0) continue;
@@ -130,8 +130,8 @@ GroupPlace LinkTable::place_of(const plan::Span& span, int64_t stage) const {
 }
 
 LinkCost LinkTable::of_group(const std::string& operation, const plan::Span& span, int64_t stage) {
-  const auto [at, is_new] = places_.try_emplace({span, stage});
-  if (is_new) at->second = place_of(span, stage);
+  const auto [at, is_new] = topologies_.try_emplace({span, stage});
+  if (is_new) at->second = topology_of(span, stage);
   return find(operation, at->second);
 }
 
@@ -160,31 +160,31 @@ LinkCost LinkTable::between(int64_t from_stage, int64_t to_stage) {
   return at->second;
 }
 
-/// Of the transport that the run would use; then of the most ranks on a host up to those of `place`, or the
-/// fewest; then of the most ranks up to its ranks, or the fewest.
-const LinkTimes* LinkTable::best(const std::string& operation, const GroupPlace& place) const {
+/// Of the transport that the run would use; then of the most ranks on a host up to those of `topology`, or
+/// the fewest; then of the most ranks up to its ranks, or the fewest.
+const LinkTimes* LinkTable::best(const std::string& operation, const GroupTopology& topology) const {
   const auto order = [&](const LinkTimes& link) {
-    const bool fits = link.ranks <= place.ranks, fits_host = link.in_host <= place.in_host;
+    const bool fits = link.ranks <= topology.ranks, fits_host = link.in_host <= topology.in_host;
     const int64_t transport = link.transport == "NCCL" ? 0 : link.transport == "shared memory" ? 1 : 2;
     return std::tuple(transport, !fits_host, fits_host ? -link.in_host : link.in_host, !fits,
                       fits ? -link.ranks : link.ranks);
   };
   const LinkTimes* found = nullptr;
   for (const LinkTimes& link : profile_.links) {
-    if (link.operation != operation || link.kind != place.kind) continue;
+    if (link.operation != operation || link.kind != topology.kind) continue;
     if (!shared_memory_ && link.transport == "shared memory") continue;
     if (found == nullptr || order(link) < order(*found)) found = &link;
   }
   return found;
 }
 
-LinkCost LinkTable::find(const std::string& operation, const GroupPlace& place) {
-  const LinkTimes* link = best(operation, place);
-  if (link == nullptr && is_of_host(place.kind))
-    link = best(operation, {place.kind == "adjacent" ? "strided" : "adjacent", place.ranks});
-  const bool leaves_host = place.kind == kHosts;
-  const std::string wanted = leaves_host ? concat(place.ranks, " ranks of several hosts")
-                                         : concat(place.ranks, ' ', place.kind, " ranks of a host");
+LinkCost LinkTable::find(const std::string& operation, const GroupTopology& topology) {
+  const LinkTimes* link = best(operation, topology);
+  if (link == nullptr && is_of_host(topology.kind))
+    link = best(operation, {topology.kind == "adjacent" ? "strided" : "adjacent", topology.ranks});
+  const bool leaves_host = topology.kind == kHosts;
+  const std::string wanted = leaves_host ? concat(topology.ranks, " ranks of several hosts")
+                                         : concat(topology.ranks, ' ', topology.kind, " ranks of a host");
   if (link == nullptr) {
     const std::string transport = shared_memory_ ? "" : " over TCP";
     user_error({.where = kWhere,
@@ -196,10 +196,10 @@ LinkCost LinkTable::find(const std::string& operation, const GroupPlace& place) 
                             : concat("run tessera plan profile with more ranks",
                                      operation == "send" ? ", an even number" : "", " (--procs)")});
   }
-  if (link->kind != place.kind || link->ranks != place.ranks || link->in_host != place.in_host) {
+  if (link->kind != topology.kind || link->ranks != topology.ranks || link->in_host != topology.in_host) {
     const auto on_each = [](int64_t ranks) { return concat(", ", ranks, " on each"); };
-    const bool differs = link->in_host != place.in_host;
-    assumptions_.insert(concat(operation, " between ", wanted, differs ? on_each(place.in_host) : "",
+    const bool differs = link->in_host != topology.in_host;
+    assumptions_.insert(concat(operation, " between ", wanted, differs ? on_each(topology.in_host) : "",
                                profile_.provenance.is_assumed() ? ": as with " : ": measured with ",
                                link->ranks, ' ', leaves_host ? "" : concat(link->kind, ' '), "ranks",
                                differs ? on_each(link->in_host) : ""));

@@ -47,7 +47,7 @@ struct ProfileTables {
 };
 
 /// Where the ranks of a group are.
-struct GroupPlace {
+struct GroupTopology {
   std::string kind;     // of LinkTimes
   int64_t ranks = 2;    // of the group
   int64_t in_host = 1;  // kHosts: the most of them on one host
@@ -91,15 +91,15 @@ class LinkTable {
   std::vector<std::string> assumptions() const { return {assumptions_.begin(), assumptions_.end()}; }
 
  private:
-  GroupPlace place_of(const plan::Span& span, int64_t stage) const;
-  LinkCost find(const std::string& operation, const GroupPlace& place);
-  const LinkTimes* best(const std::string& operation, const GroupPlace& place) const;
+  GroupTopology topology_of(const plan::Span& span, int64_t stage) const;
+  LinkCost find(const std::string& operation, const GroupTopology& topology);
+  const LinkTimes* best(const std::string& operation, const GroupTopology& topology) const;
 
   const Profile& profile_;
   const plan::Plan& plan_;
   int64_t ranks_of_host_;
   bool shared_memory_;
-  std::map<std::pair<plan::Span, int64_t>, GroupPlace> places_;
+  std::map<std::pair<plan::Span, int64_t>, GroupTopology> topologies_;
   std::map<std::pair<int64_t, int64_t>, LinkCost> links_;  // by first stage and distance of ranks
   std::set<std::string> assumptions_;
 };

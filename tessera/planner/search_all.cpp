@@ -60,7 +60,7 @@ double AllPlans::quick_bound() const {
       double least = kInfinite;
       for (size_t c = 0; c < frame_.works.size(); ++c) {
         if (!is_allowed(i, c)) continue;
-        for (const Place place : kPlaces) {
+        for (const UnitPosition place : kUnitPositions) {
           StageSum unit;
           add_unit(&unit, frame_.works[c][frame_.keys[i]], place, form);
           const double beyond =
@@ -98,8 +98,8 @@ bool AllPlans::may_be_better(const LayerFrame::Cut& cut, const std::vector<size_
       const auto begin = static_cast<size_t>(cut[s]);
       const size_t end = frame_.end_of(cut, s);
       for (size_t i = begin; i < end; ++i)
-        add_unit(&stages[s], frame_.works[chosen[i]][frame_.keys[i]], place_in(i, begin, end, frame_.units()),
-                 form);
+        add_unit(&stages[s], frame_.works[chosen[i]][frame_.keys[i]],
+                 unit_position(i, begin, end, frame_.units()), form);
       if (stages[s].bytes(frame_.bounds.under_way[s]) > frame_.question.memory) return false;
     }
     if (!frame_.is_open(step_bound(stages, frame_.bounds))) return false;

@@ -30,7 +30,7 @@ double OneStage::run() {
 
 StageFronts OneStage::fronts(const ChannelGroup& group, const StepForm& form) const {
   const auto seconds = [this, form, silent = form.without_messages(), channel = group.channel](
-                           const UnitWork& work, Place place) {
+                           const UnitWork& work, UnitPosition place) {
     StageSum sum;
     add_unit(&sum, work, place, work.channel == channel ? form : silent);
     return sum.optimizer + sum.all_passes(frame_.frame.micro_batches);

@@ -39,7 +39,7 @@ StagesSearch::LeastOfUnits StagesSearch::least_of_units(const ChannelGroup& grou
   for (size_t key = 0; key < none.size(); ++key) {
     for (const size_t choice : group.choices[key]) {
       const UnitWork& work = frame_.works[choice][key];
-      for (const Place place : kPlaces) {
+      for (const UnitPosition place : kUnitPositions) {
         StageSum sum;
         add_unit(&sum, work, place, group.form_of(work));
         const double way = sum.way(), both = way + beyond_one_pass(sum, frame_.bounds, stage);

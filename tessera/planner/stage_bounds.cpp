@@ -79,7 +79,7 @@ namespace {
 
 /// What a unit does of a backward pass until the gradient is sent to the stage before. By then the sum of the
 /// first unit's gradients has only begun, and copies and sums over replicas may be under way.
-PassWork until_sent(const UnitWork& work, Place place, Pass pass) {
+PassWork until_sent(const UnitWork& work, UnitPosition place, Pass pass) {
   const bool is_first = place.is_first;
   place.is_first = false;
   PassWork sent = work.at(place)[pass];
@@ -92,7 +92,7 @@ PassWork until_sent(const UnitWork& work, Place place, Pass pass) {
 
 }  // namespace
 
-void add_unit(StageSum* stage, const UnitWork& work, Place place, const StepForm& form) {
+void add_unit(StageSum* stage, const UnitWork& work, UnitPosition place, const StepForm& form) {
   const std::array<double, kPassKinds> passes = form.of(work.at(place));
   for (size_t pass = 0; pass < kPassKinds; ++pass) stage->passes[pass] += passes[pass];
   stage->sent += form.passes[kBackward].of(until_sent(work, place, kBackward));
@@ -132,7 +132,7 @@ const std::vector<BoundForm>& forms_of(const BoundForms& forms, size_t pass) {
 
 }  // namespace
 
-void StageWork::add(const UnitWork& work, Place place, double count, bool on_channel) {
+void StageWork::add(const UnitWork& work, UnitPosition place, double count, bool on_channel) {
   const auto& of = work.at(place);
   for (size_t pass = 0; pass < kPassKinds; ++pass) add_times(&passes[pass], of[pass], count, on_channel);
   add_times(&sent, until_sent(work, place, kBackward), count, on_channel);
@@ -177,10 +177,11 @@ StepForm StageWork::greatest(const BoundForms& forms) const {
 
 void StageUnits::add(StageWork* stage, size_t from, size_t to, size_t choice) const {
   for (size_t i = from; i < to;) {
-    const Place place = place_in(i, begin, end, keys.size());
+    const UnitPosition place = unit_position(i, begin, end, keys.size());
     size_t behind = i + 1;
-    if (place == Place{})
-      while (behind < to && keys[behind] == keys[i] && place_in(behind, begin, end, keys.size()) == place)
+    if (place == UnitPosition{})
+      while (behind < to && keys[behind] == keys[i] &&
+             unit_position(behind, begin, end, keys.size()) == place)
         ++behind;
     const UnitWork& work = works[choice][keys[i]];
     stage->add(work, place, static_cast<double>(behind - i), work.channel == channel);

@@ -60,7 +60,7 @@ struct StageWork {
   double optimizer = 0, accumulation = 0;
   plan::UnitMemory memory;
   /// `count` units that stand at such a place. Without `on_channel` their messages are left out.
-  void add(const UnitWork& work, Place place, double count, bool on_channel);
+  void add(const UnitWork& work, UnitPosition place, double count, bool on_channel);
   StageWork& operator+=(const StageWork& other);
   /// The greatest of the forms for each pass.
   StageSum sum(const BoundForms& forms) const;
@@ -104,6 +104,6 @@ double beyond_one_pass(const StageSum& stage, const FrameBounds& frame, size_t i
 double step_bound(std::span<const StageSum> stages, const FrameBounds& frame);
 
 /// Adds a unit that stands at this place of the stage.
-void add_unit(StageSum* stage, const UnitWork& work, Place place, const StepForm& form);
+void add_unit(StageSum* stage, const UnitWork& work, UnitPosition place, const StepForm& form);
 
 }  // namespace tessera::planner

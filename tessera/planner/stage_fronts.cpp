@@ -21,8 +21,8 @@ StageFronts::StageFronts(const std::vector<size_t>& keys, const std::vector<std:
 std::vector<StageFronts::Run> StageFronts::runs_of(size_t begin, size_t end) const {
   std::vector<Run> runs;
   for (size_t i = begin; i < end; ++i) {
-    const Place place = place_in(i, begin, end, keys_.size());
-    const bool goes_on = !runs.empty() && runs.back().place == Place{} && place == Place{} &&
+    const UnitPosition place = unit_position(i, begin, end, keys_.size());
+    const bool goes_on = !runs.empty() && runs.back().place == UnitPosition{} && place == UnitPosition{} &&
                          keys_[runs.back().begin] == keys_[i];
     if (goes_on) {
       ++runs.back().count;

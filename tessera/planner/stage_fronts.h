@@ -14,7 +14,7 @@
 namespace tessera::planner {
 
 /// Seconds that a unit adds.
-using UnitSeconds = std::function<double(const UnitWork&, Place)>;
+using UnitSeconds = std::function<double(const UnitWork&, UnitPosition)>;
 
 /// How units of a run that choose differently lie: those with one choice together, in the order of the
 /// choices or against it; or each choice spread over the run.
@@ -40,7 +40,7 @@ class StageFronts {
   /// Units that are alike, one after another.
   struct Run {
     size_t begin = 0, count = 0;
-    Place place;
+    UnitPosition place;
   };
   std::vector<Run> runs_of(size_t begin, size_t end) const;
   const std::vector<size_t>& choices(const Run& run) const { return choices_[keys_[run.begin]]; }

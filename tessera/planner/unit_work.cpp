@@ -25,7 +25,7 @@ struct Ends {
 /// Writes the passes of one unit at one place.
 class PassWriter {
  public:
-  PassWriter(std::array<PassWork, kPassKinds>* passes, Place place, const Ends& ends)
+  PassWriter(std::array<PassWork, kPassKinds>* passes, UnitPosition place, const Ends& ends)
       : passes_(*passes), place_(place), ends_(ends) {}
 
   void add_gathers(Level level, bool is_trained, const Message& gather, bool is_main) {
@@ -89,7 +89,7 @@ class PassWriter {
   }
 
   std::array<PassWork, kPassKinds>& passes_;
-  Place place_;
+  UnitPosition place_;
   const Ends& ends_;
 };
 
@@ -154,7 +154,7 @@ std::vector<UnitWork> unit_works(const ProfileTables& tables, const StepQuestion
     if (one.trained) work.optimizer += one.owned * profile.optimizer_seconds;
     const bool waits = entries[one.index] > 1;
     for (size_t place = 0; place < work.passes.size(); ++place) {
-      const Place at = {(place & 1) != 0, (place & 2) != 0, (place & 4) != 0, (place & 8) != 0};
+      const UnitPosition at = {(place & 1) != 0, (place & 2) != 0, (place & 4) != 0, (place & 8) != 0};
       PassWriter writer(&work.passes[place], at, ends);
       writer.add_gathers(one.level, one.trained, gather, is_main);
       if (!one.trained) continue;

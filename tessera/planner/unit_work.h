@@ -39,17 +39,17 @@ struct PassWork {
 /// Where a unit stands in its stage: nothing hides the gather before a stage's first unit, and the sum of
 /// gradients behind it; the last unit may still be gathered when its backward pass begins. Next to the stem
 /// or the head, their computation alone hides what else would hide behind a whole block.
-struct Place {
+struct UnitPosition {
   bool is_first = false, is_last = false, is_after_stem = false, is_before_head = false;
-  bool operator==(const Place&) const = default;
+  bool operator==(const UnitPosition&) const = default;
   size_t index() const {
     return (is_first ? 1u : 0u) + (is_last ? 2u : 0u) + (is_after_stem ? 4u : 0u) +
            (is_before_head ? 8u : 0u);
   }
 };
 
-/// The place of a unit of the stage [begin, end) of a model.
-inline Place place_in(size_t unit, size_t begin, size_t end, size_t units) {
+/// The position of a unit of the stage [begin, end) of a model.
+inline UnitPosition unit_position(size_t unit, size_t begin, size_t end, size_t units) {
   return {.is_first = unit == begin,
           .is_last = unit + 1 == end,
           .is_after_stem = unit == 1 && begin == 0,
@@ -57,10 +57,11 @@ inline Place place_in(size_t unit, size_t begin, size_t end, size_t units) {
 }
 
 /// Of which one has the least of any form.
-inline constexpr std::array<Place, 4> kPlaces = {Place{}, {true, false}, {false, true}, {true, true}};
+inline constexpr std::array<UnitPosition, 4> kUnitPositions = {
+    UnitPosition{}, {true, false}, {false, true}, {true, true}};
 
 struct UnitWork {
-  std::array<std::array<PassWork, kPassKinds>, 16> passes;  // by place
+  std::array<std::array<PassWork, kPassKinds>, 16> passes;  // by UnitPosition::index()
   double optimizer = 0;                                     // seconds of the update
   /// Seconds by which collecting gradients takes less in the first micro-batch than in others, if it does;
   /// part of the backward passes' computation.
@@ -68,7 +69,7 @@ struct UnitWork {
   plan::UnitMemory memory;
   plan::Span channel = {};     // of its messages; size 1: none
   bool copies_itself = false;  // the rank makes some of its messages by itself
-  const std::array<PassWork, kPassKinds>& at(Place place) const { return passes[place.index()]; }
+  const std::array<PassWork, kPassKinds>& at(UnitPosition place) const { return passes[place.index()]; }
 };
 
 /// Of every unit of a stage that has all units of the model. `question`: of a plan with one stage, whose

@@ -29,9 +29,8 @@ TEST(SumByName, RanksNeedNotHoldTheSameTensors) {
 
 TEST(FirstByOrder, IsTheFirstOfTheModelNotOfTheRanks) {
   run_thread_ranks(3, [](World& world) {
-    const std::vector<NamedPlace> places = {{7, "head.weight"}, {}, {3, "blocks.1.norm1.bias"}};
-    EXPECT_EQ(first_by_order(world, places[static_cast<size_t>(world.rank())], "test"),
-              "blocks.1.norm1.bias");
+    const std::vector<OrderedName> names = {{7, "head.weight"}, {}, {3, "blocks.1.norm1.bias"}};
+    EXPECT_EQ(first_by_order(world, names[static_cast<size_t>(world.rank())], "test"), "blocks.1.norm1.bias");
     EXPECT_EQ(first_by_order(world, {}, "test"), "");
   });
 }

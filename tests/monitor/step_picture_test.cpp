@@ -365,13 +365,13 @@ TEST(StepPicture, RejectsAStepOfAnotherPlan) {
 
 TEST(MeshPanel, PlacesRanksInTheirGroups) {
   plan::Plan plan = make_plan(8, 2, 2, /*tensor=*/2);
-  const MeshPlace near = place_of(plan, 7);
+  const MeshPosition near = mesh_position(plan, 7);
   EXPECT_EQ(near.tensor, 1);
   EXPECT_EQ(near.tensor_ranks, 2);
   EXPECT_EQ(near.data, 1);
   EXPECT_EQ(near.data_ranks, 2);
   for (plan::UnitPlan& unit : plan.units) unit.layout.adjacent = false;
-  const MeshPlace far = place_of(plan, 6);  // groups 4,6 and 5,7
+  const MeshPosition far = mesh_position(plan, 6);  // groups 4,6 and 5,7
   EXPECT_EQ(far.tensor, 1);
   EXPECT_EQ(far.data, 0);
   const std::string row = mesh_panel(plan, 0).elements;
