@@ -60,8 +60,8 @@ at::Tensor HeadEnd::of_two_tokens(const at::Tensor& tokens, const ForwardContext
   if (context.observe) context.observe("features", x.mean(1));  // as timm's forward_head(pre_logits=True)
   x = dropout_(x, context);
   const at::Tensor classes = in_float32(classifier_(x.select(1, 0)));
-  const at::Tensor taught = in_float32((*distillation_classifier_)(x.select(1, 1)));
-  return context.training ? at::cat({classes, taught}, 1) : (classes + taught) / 2;
+  const at::Tensor distilled = in_float32((*distillation_classifier_)(x.select(1, 1)));
+  return context.training ? at::cat({classes, distilled}, 1) : (classes + distilled) / 2;
 }
 
 at::Tensor HeadEnd::pooled(const at::Tensor& tokens) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network's pieces, for those that run them without knowing the network: segmented_model.h without
+// A network's segments, for those that run them without knowing the network: segmented_model.h without
 // torch::nn, whose templates cost every file that includes them some seconds.
 #pragma once
 
@@ -45,7 +45,7 @@ struct ForwardContext {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// A piece of the model: the unit of gathering, recompute and (later) pipeline stages.
+/// A part of the network that is computed as one. Gathering, recompute and pipeline stages go by segments.
 struct Segment {
   std::string name;         // "stem", "blocks.3", "head"
   NamedTensors parameters;  // full names; tensors may be hollow. Of cut layers this rank's boxes (arch/cut.h)

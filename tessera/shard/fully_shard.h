@@ -57,7 +57,7 @@ struct FullyShardOptions {
   MixedPrecision precision = {};
   Gradients gradients = Gradients::kMean;
   /// Do micro-batches before the last one reduce their gradients (ZeRO-2 and 3; a rank then holds no more
-  /// than its share)? false: they are added up locally, in float32, and travel once a step.
+  /// than its shard)? false: they are added up locally, in float32, and travel once a step.
   bool reduce_every_micro_batch = true;
   int64_t prefetch = 1;             // units that are gathered ahead of the one that computes
   int64_t units_in_flight = 0;      // most units gathered at once; 0: prefetch + 1
@@ -77,7 +77,7 @@ struct ParameterShard {
   int64_t begin = 0, end = 0;  // elements of the flattened parameter; may be empty
   at::Tensor values;           // [end - begin] master dtype; the leaf that parameters() gives if trainable
   bool trainable = true;
-  bool replica = false;  // another rank holds the same slice and counts it
+  bool replica = false;  // another rank holds the same shard and counts it
 };
 
 /// Facts of one unit, for people and tests.
@@ -86,7 +86,7 @@ struct UnitFacts {
   Level level = Level::kZero3;
   int64_t numel = 0;            // elements of its parameters
   int64_t padded_numel = 0;     // what a gather moves
-  int64_t offloaded_bytes = 0;  // of this rank's share in the host's memory, without the optimizer's state
+  int64_t offloaded_bytes = 0;  // of this rank's shard in the host's memory, without the optimizer's state
 };
 
 class UnitBuilder;

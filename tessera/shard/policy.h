@@ -39,7 +39,7 @@ struct UnitOptions {
   /// torch::nn::Sequential alone (elsewhere a UserError that says what to do): see recompute.h.
   bool recompute = false;
   std::optional<MixedPrecision> precision = {};  // unset: that of FullyShardOptions
-  /// What of this rank's share lies in the host's memory. Optimizers make their state there as well: it
+  /// What of this rank's shard lies in the host's memory. Optimizers make their state there as well: it
   /// follows parameters().
   Offload offload = Offload::kNone;
 };

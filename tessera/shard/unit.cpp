@@ -136,9 +136,9 @@ void Unit::put(at::Tensor destination, const at::Tensor& source, bool add) {
 
 int64_t Unit::offloaded_bytes() const {
   if (!offloads()) return 0;
-  const bool slice_too = offload_ == plan::Offload::kAll && !compute_shard_.is_same(master_);
+  const bool shard_too = offload_ == plan::Offload::kAll && !compute_shard_.is_same(master_);
   return static_cast<int64_t>(master_.nbytes() + gradient_.nbytes() +
-                              (slice_too ? compute_shard_.nbytes() : 0));
+                              (shard_too ? compute_shard_.nbytes() : 0));
 }
 
 void Unit::make_layout(const std::vector<std::optional<Placement>>& placements) {
@@ -226,19 +226,19 @@ void Unit::set_values(const std::vector<at::Tensor>& values, std::optional<bool>
       master.copy_(values[i].reshape({-1}).narrow(0, first, master.numel()));
     }
   } else {
-    // A sum in which all others add zeros: every rank receives its slice and no more.
+    // A sum in which all others add zeros: every rank receives its shard and no more.
     at::Tensor flat = at::zeros({padded_numel_}, here(precision_.master));
     for (size_t i = 0; *counts && i < values.size(); ++i) {
       flat.narrow(0, offsets_[i], values[i].numel()).copy_(values[i].reshape({-1}));
     }
-    const at::Tensor slice = offloads() ? scratch(master_) : master_;
-    shard_.reduce_scatter(slice, flat, precision_.master, name_).wait();
+    const at::Tensor values_of_shard = offloads() ? scratch(master_) : master_;
+    shard_.reduce_scatter(values_of_shard, flat, precision_.master, name_).wait();
     if (replicate_.size() > 1) {
       at::Tensor part = at::empty({shard_numel_ / replicate_.size()}, here(precision_.master));
-      replicate_.reduce_scatter(part, slice, precision_.master, name_).wait();
-      replicate_.all_gather(slice, part, name_).wait();
+      replicate_.reduce_scatter(part, values_of_shard, precision_.master, name_).wait();
+      replicate_.all_gather(values_of_shard, part, name_).wait();
     }
-    if (offloads()) master_.copy_(slice);
+    if (offloads()) master_.copy_(values_of_shard);
   }
   parameters_changed();
 }

@@ -44,27 +44,27 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-/// One picture of noise, decoded already: what is measured is the step, not a decoder.
-class OnePicture final : public data::Source {
+/// One image of noise, decoded already: what is measured is the step, not a decoder.
+class NoiseImageSource final : public data::Source {
  public:
-  OnePicture(const arch::ModelConfig& model, int64_t size) : size_(size), classes_(model.classes()) {
+  NoiseImageSource(const arch::ModelConfig& model, int64_t size) : size_(size), classes_(model.classes()) {
     const int64_t side = model.image_size(), channels = model.channels();
-    picture_ = {side, side, channels, {}};
-    picture_.pixels.resize(static_cast<size_t>(side * side * channels));
-    for (size_t i = 0; i < picture_.pixels.size(); ++i) {
-      picture_.pixels[i] = static_cast<uint8_t>(random_key(1, static_cast<uint64_t>(i)));
+    image_ = {side, side, channels, {}};
+    image_.pixels.resize(static_cast<size_t>(side * side * channels));
+    for (size_t i = 0; i < image_.pixels.size(); ++i) {
+      image_.pixels[i] = static_cast<uint8_t>(random_key(1, static_cast<uint64_t>(i)));
     }
     for (int64_t c = 0; c < classes_; ++c) names_.push_back(std::to_string(c));
   }
   int64_t size() const override { return size_; }
   int64_t label(int64_t index) const override { return index % classes_; }
-  data::Stored load(int64_t) const override { return {{}, picture_}; }
+  data::Stored load(int64_t) const override { return {{}, image_}; }
   std::string sample_name(int64_t index) const override { return concat("picture ", index); }
   const std::vector<std::string>& classes() const override { return names_; }
 
  private:
   int64_t size_, classes_;
-  data::Image picture_;
+  data::Image image_;
   std::vector<std::string> names_;
 };
 
@@ -241,7 +241,7 @@ class StepBench {
   eager::Backend backend_;
   eager::MeshWorld world_;
   recipe::BatchSizes sizes_;
-  OnePicture source_;
+  NoiseImageSource source_;
   data::TrainLoader loader_;
 };
 
