@@ -139,7 +139,7 @@ class TrainRun {
     log_.info(concat("training ", recipe().name, " in ", p_.run_dir.string()));
     if (!folder_.note.empty()) log_.warn(folder_.note);
     print_facts(p_, log_);
-    if (p_.ranks.world > 1) log_.info(concat("  ranks talk through: ", mesh_->world().transport_name()));
+    if (p_.ranks.world > 1) log_.info(concat("  transport between ranks: ", mesh_->world().transport_name()));
     return lock;
   }
 

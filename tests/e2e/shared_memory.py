@@ -39,8 +39,8 @@ def run_two(folder, name, programs, uids):
 
 
 def check_transport(folder, name, text, transport, expected):
-    lines = [line for line in text.splitlines() if "ranks talk through" in line]
-    check(lines == [f"  ranks talk through: {transport}"], "one line says it:", text)
+    lines = [line for line in text.splitlines() if "transport between ranks" in line]
+    check(lines == [f"  transport between ranks: {transport}"], "one line says it:", text)
     check(summary(folder / name)["transport"] == transport, summary(folder / name))
     check(losses(folder / name) == expected, "other losses", losses(folder / name), expected)
 
