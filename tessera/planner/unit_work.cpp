@@ -93,54 +93,69 @@ class PassWriter {
   const Ends& ends_;
 };
 
-}  // namespace
+/// Writes the works of a stage's units: first what they compute, then their messages.
+class WorkWriter {
+ public:
+  WorkWriter(const ProfileTables& tables, const StepQuestion& question, double lag)
+      : tables_(tables),
+        question_(question),
+        lag_(lag),
+        links_(tables.profile, question.plan, ranks_of_host(tables.profile, question.ranks_of_host),
+               question.shared_memory),
+        works_(question.plan.units.size()),
+        entries_(works_.size(), 0) {}
 
-std::vector<UnitWork> unit_works(const ProfileTables& tables, const StepQuestion& question,
-                                 const std::vector<plan::UnitMessages>& messages, double lag) {
-  const Profile& profile = tables.profile;
-  const int64_t of_host = ranks_of_host(profile, question.ranks_of_host);
-  LinkTable links(profile, question.plan, of_host, question.shared_memory);
-  const auto message = [&](const char* operation, const plan::Span& span, double bytes) {
-    if (bytes == 0) return Message();
-    const LinkCost link = links.of_group(operation, span, 0);
-    return Message{link.seconds(bytes), link.own_time};
-  };
-  const std::vector<plan::UnitMemory> memory =
-      plan::unit_memory(profile.model, question.plan, question.inputs, question.batch, /*rank=*/0);
-  std::vector<UnitWork> works(question.plan.units.size());
-  Ends ends;
-  const double slower = profile.compute_slowdown / profile.link_slowdown;
-  // Of a value of the stem or the head, whatever their level.
-  const double most_adding =
-      std::max({profile.widen_seconds, profile.accumulate_seconds, profile.add_sum_seconds});
-  std::vector<size_t> entries(works.size(), 0);
-  for (const plan::UnitMessages& one : messages) {
-    ++entries[one.index];
-    const double adding = one.trained ? one.values * most_adding * slower : 0;
-    if (one.index == 0) ends.stem_backward += adding;
-    if (one.index + 1 == works.size()) ends.head_backward += adding;
+  std::vector<UnitWork> write(const std::vector<plan::UnitMessages>& messages) {
+    for (const plan::UnitMessages& one : messages) count(one);
+    const std::vector<plan::UnitMemory> memory =
+        plan::unit_memory(profile().model, question_.plan, question_.inputs, question_.batch, /*rank=*/0);
+    for (size_t i = 0; i < works_.size(); ++i) {
+      works_[i].memory = memory[i];
+      add_computation(i);
+    }
+    for (const plan::UnitMessages& one : messages) add_messages(one);
+    return std::move(works_);
   }
-  for (size_t i = 0; i < works.size(); ++i) {
-    UnitWork& work = works[i];
-    work.memory = memory[i];
-    const UnitCost cost = unit_cost(tables, question, links, 0, i);
-    const bool is_trained = static_cast<int64_t>(i) >= question.inputs.frozen_units;
-    const double lag_here = cost.exchanges ? 0 : lag;
-    for (auto& passes : work.passes) {
+
+ private:
+  const Profile& profile() const { return tables_.profile; }
+  double slower() const { return profile().compute_slowdown / profile().link_slowdown; }
+
+  void count(const plan::UnitMessages& one) {
+    ++entries_[one.index];
+    // Of a value of the stem or the head, whatever their level.
+    const double most_adding =
+        std::max({profile().widen_seconds, profile().accumulate_seconds, profile().add_sum_seconds});
+    const double adding = one.trained ? one.values * most_adding * slower() : 0;
+    if (one.index == 0) ends_.stem_backward += adding;
+    if (one.index + 1 == works_.size()) ends_.head_backward += adding;
+  }
+
+  void add_computation(size_t i) {
+    const UnitCost cost = unit_cost(tables_, question_, links_, 0, i);
+    const bool is_trained = static_cast<int64_t>(i) >= question_.inputs.frozen_units;
+    const double lag = cost.exchanges ? 0 : lag_;
+    for (auto& passes : works_[i].passes) {
       for (const Pass pass : {kFirstForward, kForward})
-        passes[pass] = {.compute = cost.forward, .occupied = cost.exchange_forward + lag_here * cost.forward};
+        passes[pass] = {.compute = cost.forward, .occupied = cost.exchange_forward + lag * cost.forward};
       if (!is_trained) continue;
       for (const Pass pass : {kBackward, kLastBackward})
-        passes[pass] = {.compute = cost.backward,
-                        .occupied = cost.exchange_backward + lag_here * cost.backward};
+        passes[pass] = {.compute = cost.backward, .occupied = cost.exchange_backward + lag * cost.backward};
     }
-    if (i == 0) ends.stem_forward = cost.forward * slower;
-    if (i == 0 && is_trained) ends.stem_backward += cost.backward * slower;
-    if (i + 1 == works.size() && is_trained) ends.head_backward += cost.backward * slower;
+    if (i == 0) ends_.stem_forward = cost.forward * slower();
+    if (i == 0 && is_trained) ends_.stem_backward += cost.backward * slower();
+    if (i + 1 == works_.size() && is_trained) ends_.head_backward += cost.backward * slower();
   }
-  for (const plan::UnitMessages& one : messages) {
-    UnitWork& work = works[one.index];
-    const bool is_main = one.name == question.plan.units[one.index].name;
+
+  Message message(const char* operation, const plan::Span& span, double bytes) {
+    if (bytes == 0) return {};
+    const LinkCost link = links_.of_group(operation, span, 0);
+    return {link.seconds(bytes), link.own_time};
+  }
+
+  void add_messages(const plan::UnitMessages& one) {
+    UnitWork& work = works_[one.index];
+    const bool is_main = one.name == question_.plan.units[one.index].name;
     const bool is_sharded = one.shard.size > 1;
     if (is_main) work.channel = is_sharded ? one.shard : one.replicate;
     const Message gather = message("all_gather", one.shard, one.gather),
@@ -151,26 +166,44 @@ std::vector<UnitWork> unit_works(const ProfileTables& tables, const StepQuestion
     const Message replicas = {std::min(scatter.seconds, collect.seconds),
                               scatter.own_time && collect.own_time};
     for (const Message& each : {gather, reduce, scatter, collect}) work.copies_itself |= each.own_time;
-    if (one.trained) work.optimizer += one.owned * profile.optimizer_seconds;
-    const bool waits = entries[one.index] > 1;
-    for (size_t place = 0; place < work.passes.size(); ++place) {
-      const UnitPosition at = {(place & 1) != 0, (place & 2) != 0, (place & 4) != 0, (place & 8) != 0};
-      PassWriter writer(&work.passes[place], at, ends);
+    const bool waits = entries_[one.index] > 1;
+    for (size_t i = 0; i < work.passes.size(); ++i) {
+      const UnitPosition at = {(i & 1) != 0, (i & 2) != 0, (i & 4) != 0, (i & 8) != 0};
+      PassWriter writer(&work.passes[i], at, ends_);
       writer.add_gathers(one.level, one.trained, gather, is_main);
       if (!one.trained) continue;
       writer.add_sums(one.level, reduce, replicas, is_sharded, is_main, waits);
       if (!is_main) writer.add_rows(is_sharded ? reduce : scatter);
     }
-    if (!one.trained) continue;
+    if (one.trained) add_gradients(one, &work);
+  }
+
+  /// Their collection and the update.
+  void add_gradients(const plan::UnitMessages& one, UnitWork* work) const {
+    work->optimizer += one.owned * profile().optimizer_seconds;
     // The last backward pass is the first as well where a step has one micro-batch.
-    const double first = accumulation_seconds(profile, one, true, question.accumulation);
-    const double other = accumulation_seconds(profile, one, false, question.accumulation);
-    const double adding = question.inputs.accumulates ? other : first;
-    work.accumulation += std::max(adding - first, 0.0);
-    for (auto& passes : work.passes)
+    const double first = accumulation_seconds(profile(), one, true, question_.accumulation);
+    const double other = accumulation_seconds(profile(), one, false, question_.accumulation);
+    const double adding = question_.inputs.accumulates ? other : first;
+    work->accumulation += std::max(adding - first, 0.0);
+    for (auto& passes : work->passes)
       for (const Pass pass : {kBackward, kLastBackward}) passes[pass].compute += adding;
   }
-  return works;
+
+  const ProfileTables& tables_;
+  const StepQuestion& question_;
+  const double lag_;
+  LinkTable links_;
+  std::vector<UnitWork> works_;
+  std::vector<size_t> entries_;  // of `messages`, by unit
+  Ends ends_;
+};
+
+}  // namespace
+
+std::vector<UnitWork> unit_works(const ProfileTables& tables, const StepQuestion& question,
+                                 const std::vector<plan::UnitMessages>& messages, double lag) {
+  return WorkWriter(tables, question, lag).write(messages);
 }
 
 double BoundForm::of(const PassWork& work) const {
