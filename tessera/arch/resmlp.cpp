@@ -33,6 +33,7 @@ class ResMlpListing {
   std::vector<ParameterSpec> specs;
 
  private:
+  // (More than 5 parameters: a row of the model's table.)
   void add(std::string name, std::vector<int64_t> shape, Init init, double value = 0, bool decay = false,
            Cut cut = {}) {
     specs.push_back({std::move(name), std::move(shape), init, value, unit_, decay, false, cut});

@@ -15,6 +15,7 @@
 namespace tessera::arch {
 namespace {
 
+// (More than 5 parameters: a row of the table of named sizes.)
 NamedSize size(const char* name, int64_t patch, int64_t width, int64_t depth, int64_t mlp, int64_t heads) {
   VitConfig config;
   config.patch_size = patch;

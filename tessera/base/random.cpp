@@ -87,6 +87,7 @@ void fill_uniform(uint64_t key, uint64_t begin, std::span<float> out) {
   }
 }
 
+// (More than 5 parameters: the numbers of one distribution and the place in its stream.)
 void fill_normal(uint64_t key, uint64_t begin, std::span<float> out, float mean, float std, float cut) {
   for (size_t i = 0; i < out.size();) {
     const uint64_t index = begin + i;

@@ -117,15 +117,9 @@ int import_plan(const ImportOptions& options) {
   return kExitDone;
 }
 
-}  // namespace
-
-Action add_plan(CLI::App& app) {
-  CLI::App* plan = app.add_subcommand(
-      "plan",
-      "Measure a machine, predict step times of plans, and exchange plans and profiles with Galvatron");
-  plan->require_subcommand(1);
+Action add_plan_import(CLI::App& plan) {
   CLI::App* command =
-      plan->add_subcommand("import", "Convert a plan of Galvatron to a plan file for parallel.plan");
+      plan.add_subcommand("import", "Convert a plan of Galvatron to a plan file for parallel.plan");
   auto options = std::make_shared<ImportOptions>();
   command->add_option(
       "SOURCE", options->source,
@@ -154,6 +148,17 @@ Examples:
   tessera plan import "nproc_per_node=4, pp_deg=2, global_tp_deg=2, global_tp_consec=0, fsdp=0" \
       --recipe recipes/vit_huge.toml
   tessera plan import --pp_deg 2 --global_tp_deg 2 --sdp 1 --ranks 8 --recipe recipes/vit_huge.toml)");
+  return [options] { return import_plan(*options); };
+}
+
+}  // namespace
+
+Action add_plan(CLI::App& app) {
+  CLI::App* plan = app.add_subcommand(
+      "plan",
+      "Measure a machine, predict step times of plans, and exchange plans and profiles with Galvatron");
+  plan->require_subcommand(1);
+  const Action import = add_plan_import(*plan);
   const Action profile = add_plan_profile(*plan), profile_hosts = add_plan_profile_hosts(*plan);
   const Action assume = add_plan_assume(*plan);
   const Action predict = add_plan_predict(*plan), simulate = add_plan_simulate(*plan);
@@ -177,7 +182,7 @@ Examples:
     if (plan->got_subcommand("explain")) return explain();
     if (plan->got_subcommand("import-profile")) return import_profile();
     if (plan->got_subcommand("export-profile")) return export_profile();
-    return import_plan(*options);
+    return import();
   };
 }
 

@@ -358,20 +358,7 @@ int train(TrainOptions options, const std::vector<std::string>& arguments) {
   return engine().train(job, ranks);
 }
 
-}  // namespace
-
-Action add_train(CLI::App& app, std::vector<std::string> arguments) {
-  auto options = std::make_shared<TrainOptions>();
-  CLI::App* command = app.add_subcommand("train", "Train a model as described by a recipe");
-  command->add_option("recipe", options->recipe,
-                      "Recipe file (TOML), see `tessera options`; not needed with --resume RUN_FOLDER");
-  command
-      ->add_option(
-          "--set", options->sets,
-          "Set a recipe key, such as --set train.epochs=3; may be repeated, the last value of a key counts")
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->take_all();
+void add_layout_options(CLI::App* command, TrainOptions* options) {
   command->add_option("--plan", options->plan,
                       "Plan file to train, or search: find the fastest layout first, within --memory");
   command->add_option("--profile", options->profile,
@@ -382,13 +369,10 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
       ->add_option("--expected-step", options->expected_step,
                    "Predicted seconds of a step: after 20 steps the run says how far it is off")
       ->check(number_between(1e-9, 1e9));
-  command->add_option("--procs", options->procs,
-                      "Number of ranks to start on this host (default: those of the launcher, or one)");
-  command
-      ->add_option(
-          "--max-restarts", options->max_restarts,
-          "With --procs: how often failed ranks are restarted from the newest checkpoint (default: 0)")
-      ->check(CLI::Range(0, 1000));
+}
+
+/// Of runs that train nothing: one rank of many, a few steps.
+void add_trial_options(CLI::App* command, TrainOptions* options) {
   command->add_option(
       "--pretend-world", options->pretend_world,
       "Measure a step of a run on N ranks by running only one of them; nothing is trained or saved");
@@ -405,6 +389,31 @@ Action add_train(CLI::App& app, std::vector<std::string> arguments) {
                       "Network rate with --pretend-world, in Gbit/s (default: 25; 0: no limit)");
   command->add_option("--pretend-latency", options->pretend_latency,
                       "Network latency with --pretend-world, in microseconds (default: 50)");
+}
+
+}  // namespace
+
+Action add_train(CLI::App& app, std::vector<std::string> arguments) {
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App* command = app.add_subcommand("train", "Train a model as described by a recipe");
+  command->add_option("recipe", options->recipe,
+                      "Recipe file (TOML), see `tessera options`; not needed with --resume RUN_FOLDER");
+  command
+      ->add_option(
+          "--set", options->sets,
+          "Set a recipe key, such as --set train.epochs=3; may be repeated, the last value of a key counts")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+  add_layout_options(command, options.get());
+  command->add_option("--procs", options->procs,
+                      "Number of ranks to start on this host (default: those of the launcher, or one)");
+  command
+      ->add_option(
+          "--max-restarts", options->max_restarts,
+          "With --procs: how often failed ranks are restarted from the newest checkpoint (default: 0)")
+      ->check(CLI::Range(0, 1000));
+  add_trial_options(command, options.get());
   command
       ->add_option(
           "--resume", options->resume,

@@ -17,6 +17,7 @@ bool inside(const Box& box, int64_t width, int64_t height) {
 }
 
 /// The taps of one side of the source, counted from `first`, the first sample of the shrunk source.
+/// (More than 5 parameters: the geometry of one side, as numbers.)
 Taps side(int64_t from, int64_t length, int64_t shrink, int64_t out, int64_t begin, int64_t count,
           Filter filter, int64_t* first) {
   *first = from / shrink;

@@ -69,6 +69,7 @@ struct Group {
 
 class ShardWalk {
  public:
+  // (More than 5 parameters: references that the walk holds.)
   ShardWalk(const WdsShard& shard, const WdsKeys& keys, const LabelReader& labels, bool gzipped,
             IndexBuilder& builder, LeftOut& left_out)
       : shard_(shard),

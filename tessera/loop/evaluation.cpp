@@ -191,6 +191,7 @@ void finish_counts(monitor::ClassificationCounts& counts, const monitor::WorstMi
   result.metrics.top5 = result.figures.top5;
 }
 
+// (More than 5 parameters: references that the pass holds.)
 EvaluationPass::EvaluationPass(const Evaluator& evaluator, const data::Source& source,
                                const data::TransformOptions& transform, const data::LoaderOptions& loader,
                                int64_t batch, const World& world)
@@ -221,6 +222,7 @@ void agree_on_stop(World& world, bool& stop, bool& gave_up) {
   gave_up = votes[1] > 0;
 }
 
+// (More than 5 parameters: the evaluator, its data and its ranks, each of which tests replace.)
 Evaluation evaluate(Evaluator& evaluator, const data::Source& source, const data::TransformOptions& transform,
                     const data::LoaderOptions& loader, const EvaluateOptions& options, World& world) {
   const auto start = std::chrono::steady_clock::now();

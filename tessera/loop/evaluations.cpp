@@ -9,6 +9,7 @@
 
 namespace tessera::loop {
 
+// (More than 5 parameters: references that it holds.)
 Evaluations::Evaluations(RunState& state, Backend& backend, World& world, Options options,
                          monitor::Monitor* monitor, Log& log)
     : state_(state),

@@ -29,6 +29,7 @@ struct Every {
 
 class Loop {
  public:
+  // (More than 5 parameters: references that the loop holds.)
   Loop(RunState& state, Backend& backend, World& world, const LoopInput& input, monitor::Monitor* monitor,
        Log& log)
       : state_(state),
@@ -207,6 +208,7 @@ class Loop {
 
 }  // namespace
 
+// (More than 5 parameters: state, back end and ranks are interfaces that tests replace one by one.)
 LoopResult run(RunState& state, Backend& backend, World& world, const LoopInput& input,
                monitor::Monitor* monitor, Log& log) {
   return Loop(state, backend, world, input, monitor, log).run();

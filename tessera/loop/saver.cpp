@@ -43,6 +43,7 @@ Copy copy_shards(std::vector<checkpoint::TensorShard>& shards) {
 
 }  // namespace
 
+// (More than 5 parameters: references that the saver holds.)
 Saver::Saver(RunState& state, Backend& backend, World& world, std::filesystem::path folder, Log& log,
              FolderFault fault)
     : state_(state),

@@ -35,6 +35,7 @@ class Saver {
  public:
   /// Collective. All references outlive it. `folder`: the run's checkpoints. A save writes and removes
   /// nothing, is not tried again and throws FolderLost once `fault` of any rank gives a text.
+  /// (More than 5 parameters: references that the saver holds.)
   Saver(RunState& state, Backend& backend, World& world, std::filesystem::path folder, Log& log,
         FolderFault fault = {});
   /// After an error: gives a save under way a few seconds to end. What it leaves unfinished is no checkpoint.

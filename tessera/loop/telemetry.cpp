@@ -86,6 +86,7 @@ void Telemetry::record(const StepResult& step, double seconds) {
                     : line);
 }
 
+// (More than 5 parameters: references that the trace holds.)
 StepTrace::StepTrace(const RunState& state, int64_t last_step, World& world, std::filesystem::path file,
                      FolderFault fault, Log& log)
     : state_(state),

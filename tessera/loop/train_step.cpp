@@ -33,6 +33,7 @@ std::string non_finite_tensor(Backend& backend, double loss) {
 
 }  // namespace
 
+// (More than 5 parameters: state, back end, ranks and data are interfaces that tests replace one by one.)
 StepResult train_step(RunState& state, Backend& backend, World& world, data::TrainLoader& loader,
                       int64_t micro_batches, double lr, const std::function<bool()>& stop_requested) {
   const recipe::Recipe& recipe = state.recipe;

@@ -94,6 +94,7 @@ Pending begin(Traffic& traffic, int64_t bytes, const std::string& operation, Tra
 /// Stage p of a reduction is columns [p * width, (p + 1) * width) of every rank's slice.
 class Reduction : public std::enable_shared_from_this<Reduction> {
  public:
+  // (More than 5 parameters: what a message is, kept until it has passed.)
   Reduction(at::Tensor output, const at::Tensor& input, at::ScalarType wire, int64_t size, int64_t width,
             std::shared_ptr<Transport> transport, uint32_t label)
       : output_(std::move(output)),

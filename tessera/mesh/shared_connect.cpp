@@ -87,6 +87,7 @@ std::vector<std::shared_ptr<Transport>> SharedTransports::transports() {
   return alive;
 }
 
+// (More than 5 parameters: what the ranks of a group agree upon.)
 std::shared_ptr<Transport> shared_transport(const Store& store, int64_t rank, int64_t size, bool wanted,
                                             const Patience& patience,
                                             const std::shared_ptr<SharedTransports>& all) {

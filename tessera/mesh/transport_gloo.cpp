@@ -29,6 +29,7 @@ constexpr milliseconds kUntilLost{1'000};      // an operation whose connections
 /// piece has arrived, whatever gathers other ranks have started meanwhile.
 class GlooTransport : public Transport {
  public:
+  // (More than 5 parameters: what Gloo's context is made of.)
   GlooTransport(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t size,
                 std::string interface_address, Patience patience, bool exchanges)
       : store_(std::move(store)),
@@ -171,6 +172,7 @@ class GlooTransport : public Transport {
 
 }  // namespace
 
+// (More than 5 parameters: what Gloo's context is made of.)
 std::shared_ptr<Transport> gloo_transport(const c10::intrusive_ptr<c10d::Store>& store, int64_t rank,
                                           int64_t size, const std::string& interface_address,
                                           const Patience& patience, bool exchanges) {

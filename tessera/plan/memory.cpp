@@ -295,6 +295,7 @@ double recording_bytes(const std::vector<SizedUnit>& units, const Plan& plan, co
 }
 
 /// Of one rank.
+/// (More than 5 parameters: the model twice, as tables that callers have; the plan; what a rank computes.)
 Memory training_memory(const arch::ModelConfig& config, const ModelSpecs& specs, const Plan& plan,
                        CostInputs inputs, int64_t batch, int64_t rank) {
   if (plan.stages > 1) inputs.accumulates = plan.micro_batches > 1;

@@ -11,6 +11,7 @@
 
 namespace tessera::plan {
 
+// (More than 5 parameters: the fields that all units of the plan have.)
 Plan uniform_plan(const arch::ModelConfig& config, int64_t world, Level level, bool recompute,
                   int64_t prefetch, Offload offload) {
   if (world < 1 || world > kLargestWorld) {

@@ -110,6 +110,7 @@ void add_units(const Machine& machine, Profile& profile) {
 /// Of `hosts` x `in_host` ranks. Each rank gathers with those at the same place of the other hosts, over its
 /// share of the network, then with those of its host. Of the n - 1 shards that it sends, hosts - 1 go between
 /// hosts.
+/// (More than 5 parameters: a kind of group and the two links it uses.)
 LinkTimes group_link(const char* operation, const char* kind, const LinkSpeed& inside,
                      const LinkSpeed& between, int64_t hosts, int64_t in_host) {
   const auto outer = static_cast<double>(hosts - 1), inner = static_cast<double>(in_host - 1);

@@ -44,6 +44,7 @@ double of_image(const ProfileTables& tables, const Frame& frame, double passes) 
   return std::max(passes + profile.step_seconds, loaded) / static_cast<double>(frame.batch);
 }
 
+// (More than 5 parameters: references that the frame holds.)
 LayerFrame::LayerFrame(const ProfileTables& of, const SearchQuestion& asked, const Frame& one,
                        const FrameBounds& its_bounds, ChoiceWorks& choice_works, const BoundForms& of_channel,
                        Candidates& tried)

@@ -8,6 +8,7 @@
 
 namespace tessera::planner {
 
+// (More than 5 parameters: references that the fronts hold.)
 StageFronts::StageFronts(const std::vector<size_t>& keys, const std::vector<std::vector<size_t>>& choices,
                          const std::vector<std::vector<UnitWork>>& works, int64_t under_way,
                          double memory_limit, UnitSeconds seconds)

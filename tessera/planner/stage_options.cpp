@@ -54,6 +54,7 @@ std::vector<StageOption> StageOptions::make(const ChannelGroup& group, size_t be
   return options;
 }
 
+// (More than 5 parameters: a stage by its numbers, and two limits.)
 void StageOptions::add_points(size_t group, size_t stage, size_t begin, size_t end, double budget,
                               double most, std::vector<StagePoint>* points) {
   for (const StageOption& option : of(group, begin, end)) {

@@ -44,6 +44,7 @@ class PassWriter {
   }
 
   /// `waits`: the sum of the unit's other parameters begins when this one has ended.
+  /// (More than 5 parameters: the messages of one unit and how they travel.)
   void add_sums(Level level, const Message& reduce, const Message& replicas, bool is_sharded, bool is_main,
                 bool waits) {
     const double beside = place_.is_first || waits ? 0

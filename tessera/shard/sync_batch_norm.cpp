@@ -44,6 +44,7 @@ Moments moments_of(const at::Tensor& input, mesh::Group& group) {
 
 class SyncNorm : public torch::autograd::Function<SyncNorm> {
  public:
+  // (More than 5 parameters: autograd's interface takes tensors one by one.)
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
                             const at::Tensor& bias, const at::Tensor& mean, const at::Tensor& scale,
                             double count, mesh::Group* group) {

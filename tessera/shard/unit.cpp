@@ -82,6 +82,7 @@ void over_regions(const Shard& shard, const at::Tensor& values,
   }
 }
 
+// (More than 5 parameters: the fields of a unit, of three owners.)
 Unit::Unit(std::string name, UnitParameters parameters, plan::Level level, Precision precision,
            const UnitGroups& groups, BufferPool& pool, plan::Offload offload)
     : name_(std::move(name)),

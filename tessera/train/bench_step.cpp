@@ -109,6 +109,7 @@ struct Rounds {
 
 class StepBench {
  public:
+  // (More than 5 parameters: references that the benchmark holds.)
   StepBench(const BenchStepJob& job, const plan::Plan& plan, const launch::Ranks& ranks, mesh::Mesh& mesh,
             at::Device device, int64_t threads)
       : job_(job),
@@ -245,8 +246,20 @@ class StepBench {
   data::TrainLoader loader_;
 };
 
-Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& rounds, int64_t threads,
-               const launch::Ranks& ranks, at::Device device, double peak_memory, double device_peak) {
+struct BenchPlace {
+  const launch::Ranks& ranks;
+  at::Device device;
+  int64_t threads;  // of a rank
+};
+
+/// Bytes, of the rank that has most.
+struct PeakBytes {
+  double host, device;
+};
+
+Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& rounds, const BenchPlace& place,
+               const PeakBytes& peaks) {
+  const auto& [ranks, device, threads] = place;
   const recipe::Recipe& recipe = job.recipe;
   const double seconds = median(rounds.seconds), images = static_cast<double>(bench.sizes().batch);
   const double rate = images / seconds * bench.flops_per_image();  // of all ranks
@@ -275,10 +288,10 @@ Json report_of(const BenchStepJob& job, const StepBench& bench, const Rounds& ro
                {"gemm_tflops", products / 1e12},
                {"share_of_gemm_rate", rate / products},
                {"seconds_by_kind", rounds.seconds_by_kind},
-               {"peak_rss_bytes", peak_memory},
+               {"peak_rss_bytes", peaks.host},
                {"tessera", concat(build_info().version, " (", build_info().commit, ")")}};
   if (rounds.cpus_of_others) json["cpus_of_others"] = *rounds.cpus_of_others;
-  if (device_peak > 0) json["device_peak_bytes"] = device_peak;
+  if (peaks.device > 0) json["device_peak_bytes"] = peaks.device;
   if (rounds.replays) json["replayed_passes"] = *rounds.replays;
   if (peak > 0) {
     json["peak_tflops"] = peak / 1e12;
@@ -372,7 +385,7 @@ int bench_step(const BenchStepJob& job, const launch::Ranks& ranks) {
             static_cast<double>(eager::device_memory(device).value_or(loop::DeviceMemory()).peak_bytes),
             mesh->world(), "peak memory of the GPU");
         if (ranks.rank == 0) {
-          const Json json = report_of(job, bench, rounds, threads, ranks, device, peak, device_peak);
+          const Json json = report_of(job, bench, rounds, {ranks, device, threads}, {peak, device_peak});
           if (job.json) {
             std::cout << json.dump(2) << std::endl;
           } else if (!job.quiet) {

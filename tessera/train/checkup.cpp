@@ -74,6 +74,7 @@ void look_at_data(const recipe::Recipe& recipe, const launch::Ranks& ranks, int6
 }
 
 /// Ranks that a launcher started meet as the run's will; those of --procs do so as threads.
+/// (More than 5 parameters: what is known before ranks meet, and what is found.)
 void look_at_link(const recipe::Recipe& recipe, const launch::Ranks& ranks, const plan::Plan& plan,
                   const recipe::BatchSizes& sizes, at::Device device, monitor::CheckupFacts& facts) {
   if (ranks.world == 1) return;

@@ -186,6 +186,7 @@ int64_t batch_norm_samples(const Layout& layout) {
                                  : sizes.per_rank;
 }
 
+// (More than 5 parameters: two layouts, and the run of each.)
 std::vector<std::string> notes_of(const Layout& layout_a, const Layout& layout_b, const LayoutRun& a,
                                   const LayoutRun& b, bool float64, int64_t steps) {
   std::vector<std::string> notes;

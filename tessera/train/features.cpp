@@ -130,6 +130,7 @@ void check_labels(const at::Tensor& labels, int64_t samples, double limit, loop:
 
 }  // namespace
 
+// (More than 5 parameters: the network, its data and its ranks.)
 Features extract_features(eager::TrainState& state, const data::Source& source,
                           const data::LoaderOptions& loader, int64_t batch,
                           const std::vector<std::string>& units, mesh::Mesh& mesh) {

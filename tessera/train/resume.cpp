@@ -193,6 +193,7 @@ std::vector<Difference> differences(const std::optional<loop::DataRecord>& saved
   return found;
 }
 
+// (More than 5 parameters: a place in the data, as saved and as it is now.)
 data::StreamPosition position_to_resume(const std::optional<loop::DataRecord>& saved, int64_t step,
                                         int64_t saved_batch, data::Remainder saved_remainder,
                                         const loop::DataRecord& now, data::Remainder remainder) {

@@ -98,6 +98,7 @@ bool has_outputs_for(const eager::TrainedModel& trained, const data::Source& sou
 /// Warns where top-1 means less than it seems to. `known`: the classes that the weights name. Returns whether
 /// top-1 can be computed: where the data has them in another order that is an error, unless features are
 /// asked for.
+/// (More than 5 parameters: the classes of weights and of data, and whom to tell.)
 bool compare_classes(const eager::TrainedModel& trained, const std::vector<std::string>& known,
                      const data::Source& source, const EvalJob& job, const std::string& split,
                      const eager::Warn& warn) {
@@ -135,6 +136,7 @@ monitor::EvaluationReport::Shown show(const data::Source& source, int64_t channe
   return shown;
 }
 
+// (More than 5 parameters: what the pages of the folder show.)
 void write_folder(const EvalJob& job, const eager::TrainedModel& trained, const std::string& split,
                   const data::Source& source, const std::vector<std::string>& known,
                   const loop::Evaluation& result) {
@@ -158,12 +160,19 @@ void write_folder(const EvalJob& job, const eager::TrainedModel& trained, const 
   monitor::write_evaluation(job.output_dir, report);
 }
 
+struct FeatureInput {
+  eager::TrainState& state;
+  const data::Source& source;
+  const data::Source* train;  // null where neither classifier was asked for
+  const data::LoaderOptions& loader;
+  int64_t batch;
+  mesh::Mesh& mesh;
+};
+
 /// Writes the features of the evaluated split, classifies them by those of the training split (k nearest
-/// neighbours, linear probe) and adds the results to `json` and the log. `train` is null where neither
-/// classifier was asked for. Collective.
-void look_at_features(const EvalJob& job, eager::TrainState& state, const data::Source& source,
-                      const data::Source* train, const data::LoaderOptions& loader, int64_t batch,
-                      mesh::Mesh& mesh, Log& log, nlohmann::ordered_json& json) {
+/// neighbours, linear probe) and adds the results to `json` and the log. Collective.
+void look_at_features(const EvalJob& job, const FeatureInput& input, Log& log, nlohmann::ordered_json& json) {
+  const auto& [state, source, train, loader, batch, mesh] = input;
   const Features here = extract_features(state, source, loader, batch, job.units, mesh);
   const bool first = mesh.rank() == 0;
   if (first && !job.features.empty()) {
@@ -180,8 +189,8 @@ void look_at_features(const EvalJob& job, eager::TrainState& state, const data::
     std::snprintf(line, sizeof line, "%s top-1 %.2f %%", what.c_str(), top1);
     log.info(line);
   };
-  const auto stop = [&mesh] {
-    mesh.note_progress();  // the other ranks wait at the end
+  const auto stop = [&input] {
+    input.mesh.note_progress();  // the other ranks wait at the end
     return launch::stop_requested();
   };
   if (job.neighbours > 0) {
@@ -282,7 +291,7 @@ class EvalRun {
     json["compute"] = dtype;
     json["checkpoint"] = trained_.path.string();
     if (wants_features(job_)) {
-      look_at_features(job_, *state, *source_, train_.source.get(), loader, options.batch, *mesh_, log_,
+      look_at_features(job_, {*state, *source_, train_.source.get(), loader, options.batch, *mesh_}, log_,
                        json);
     }
     if (ranks_.rank == 0) write(result, state->classes, json);

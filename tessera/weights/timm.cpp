@@ -212,33 +212,43 @@ void set_sizes(const Named& tensors, Description& description, const FamilyOptio
   c.heads = heads_of(c, options, description, tensors.where);
 }
 
-}  // namespace
+/// What a file of timm holds.
+struct TimmTensors {
+  Named tensors;
+  std::vector<std::string> left_out = {};  // of pretraining, or beside the network
+  bool has_decoder = false;                // among those left out
+};
 
-Foreign read_timm(const Opened& opened, const FamilyOptions& options) {
+TimmTensors tensors_of(const Opened& opened) {
   const std::string prefix = wrappers_of(opened);
-  Named tensors{opened.source, {}, opened.file.string()};
-  Description description;
-  bool decoder = false;
-  std::vector<std::string> left_out;
+  TimmTensors found{.tensors = {opened.source, {}, opened.file.string()}};
   for (size_t i = 0; i < opened.source->tensors().size(); ++i) {
     const std::string& full = opened.source->tensors()[i].name;
     if (!full.starts_with(prefix)) {  // a projection head beside the wrapped network, or an optimizer's state
-      if (opened.kind != Opened::Kind::kTessera) left_out.push_back(full);
+      if (opened.kind != Opened::Kind::kTessera) found.left_out.push_back(full);
       continue;
     }
     const std::string name = ours_of(full.substr(prefix.size()));
     if (is_left_out(name)) {
-      decoder = decoder || name.starts_with("decoder_");
-      left_out.push_back(name);
+      found.has_decoder = found.has_decoder || name.starts_with("decoder_");
+      found.left_out.push_back(name);
       continue;
     }
-    if (!tensors.index.emplace(name, i).second) {
-      refuse(tensors, "one tensor " + name, "several", "this model is not supported");
+    if (!found.tensors.index.emplace(name, i).second) {
+      refuse(found.tensors, "one tensor " + name, "several", "this model is not supported");
     }
   }
-  refuse_what_has_no_place(tensors);
+  refuse_what_has_no_place(found.tensors);
+  return found;
+}
+
+}  // namespace
+
+Foreign read_timm(const Opened& opened, const FamilyOptions& options) {
+  auto [tensors, left_out, has_decoder] = tensors_of(opened);
+  Description description;
   description.family = Family::kTimm;
-  description.variant = variant_of(tensors, opened, decoder);
+  description.variant = variant_of(tensors, opened, has_decoder);
   set_pixels(description.pixels, /*imagenet=*/true);
   if (!left_out.empty()) {
     description.notes.push_back(

@@ -41,6 +41,7 @@ void add_row(const uint8_t* row, uint32_t times, int64_t count, uint32_t* sums) 
 }
 
 /// The box moves on by one line: `enters` comes in, `before` goes out and then lies beside it like `after`.
+/// (More than 5 parameters: a kernel over three lines.)
 TESSERA_VECTOR_CLONES
 void blur_row(const uint8_t* enters, const uint8_t* before, const uint8_t* after, BoxFilter box,
               int64_t count, uint32_t* sums, uint8_t* result) {

@@ -23,6 +23,7 @@ void check_erasing(bool good, const char* name, double found, const char* expect
 }
 
 /// What fills one box. All numbers of a box are elements of one stream.
+/// (More than 5 parameters: a loop over a plain array and its shape.)
 void fill_box(const Box& box, ErasingMode mode, uint64_t key, int64_t channels, int64_t height, int64_t width,
               float* numbers) {
   float colors[3] = {};

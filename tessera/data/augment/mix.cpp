@@ -124,6 +124,7 @@ ImageMix draw_mix(const ImageMixing& options, const MixStep& step, int64_t posit
   return mix;
 }
 
+// (More than 5 parameters: a loop over plain arrays and their shape.)
 void apply(const ImageMix& mix, const float* other, int64_t channels, int64_t height, int64_t width,
            float* own) {
   if (mix.share == 1.0F) return;
@@ -139,6 +140,7 @@ void apply(const ImageMix& mix, const float* other, int64_t channels, int64_t he
   }
 }
 
+// (More than 5 parameters: the mixing, the batch, and where its samples come from.)
 void mix(const ImageMixing& options, const MixStep& step, int64_t first, int64_t last, const MakeSample& make,
          Batch* batch) {
   const int64_t count = numbers(*batch);

@@ -57,6 +57,7 @@ void blend_with_luma(uint8_t* pixels, int64_t count, float factor) {
 }
 
 /// The inner pixels of one row blended with the smoothed ones.
+/// (More than 5 parameters: a kernel over three lines.)
 TESSERA_VECTOR_CLONES
 void sharpen_row(const uint8_t* above, const uint8_t* row, const uint8_t* below, int64_t step, int64_t count,
                  float factor, uint8_t* out) {

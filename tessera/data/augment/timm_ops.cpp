@@ -91,6 +91,7 @@ const NamedOp* named_op(std::string_view name) {
   return found;
 }
 
+// (More than 5 parameters: what a step depends on, and the two that it changes.)
 void draw_step(const Step& step, const MagnitudeNoise& noise, const PolicyOptions& options,
                const Canvas& canvas, Draws& draws, std::vector<Operation>* operations) {
   if (step.probability < 1 && !draws.chance(step.probability)) return;
