@@ -272,6 +272,7 @@ add_executable(with_clang with_clang.cpp)
 target_link_libraries(with_clang PRIVATE tessera::tessera)
 """
 CLANG_PROGRAM = """
+#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <atomic>
 #include <iostream>
@@ -283,7 +284,7 @@ int main() {
     at::parallel_for(0, 1000, 10, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) sum += i;
     });
-    at::Tensor all = at::tensor({sum.load()}, at::kLong);
+    at::Tensor all = at::full({1}, sum.load(), at::kLong);
     mesh.world().sum(all, "the sum");
     if (mesh.rank() == 0) std::cout << "sum " << all.item<int64_t>() << std::endl;
     return 0;
