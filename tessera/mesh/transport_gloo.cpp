@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/mesh/connections.h"
+#include "tessera/mesh/gloo_fault.h"
 #include "tessera/mesh/transport.h"
 #include "tessera/mesh/wait.h"
 
@@ -42,6 +43,7 @@ class GlooTransport : public Transport {
     // variable.
     static std::once_flag once;
     std::call_once(once, [] { ::setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0); });
+    explain_faults_of_gloo();
     gathers_ = connect("gathers");
     if (exchanges) exchanges_ = connect("exchanges");
   }

@@ -16,6 +16,7 @@
 
 #include "ranks.h"
 #include "tessera/base/file.h"
+#include "tessera/mesh/gloo_fault.h"
 #include "tessera/mesh/shared_segment.h"
 #include "tessera/mesh/shared_transport.h"
 
@@ -32,6 +33,20 @@ class Transports : public ::testing::TestWithParam<bool> {
     run_ranks({{"shard", world}}, body, timeout, GetParam());
   }
 };
+
+TEST(GlooFault, IsOneLineThatNamesTheLengths) {
+  const std::string text = mesh::gloo_fault_text(
+      "[enforce fail at /x/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 320 vs 20. "
+      "Received "
+      "data size doesn't match");
+  EXPECT_TRUE(
+      text.starts_with("[mesh.gloo] ranks are in different collectives: a message of 320 bytes came where "
+                       "this rank expected 20: expected the same calls on every rank, "))
+      << text;
+  EXPECT_EQ(mesh::gloo_fault_text("[enforce fail at /x/gloo/transport/tcp/pair.cc:1] another\n"),
+            "[mesh.gloo] [enforce fail at /x/gloo/transport/tcp/pair.cc:1] another\\n");
+  EXPECT_EQ(mesh::gloo_fault_text("vector::_M_range_check"), "");
+}
 
 TEST_P(Transports, AreTheOneThatWasAskedFor) {
   run(2, [](Mesh& mesh) { EXPECT_EQ(mesh.world().transport_name(), GetParam() ? "shared memory" : "TCP"); });

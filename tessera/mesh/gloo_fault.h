@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a user is told when Gloo finds in a thread of its own that ranks are in different collectives. It
+// throws there, and nothing can catch it: the process ends. Private to this room.
+#pragma once
+
+#include <string>
+
+namespace tessera::mesh {
+
+/// From now on such an end is one line on stderr and exit code kExitCommunication; any other end of the
+/// program by std::terminate is as before. Belongs to the process; further calls do nothing. Any thread.
+void explain_faults_of_gloo();
+
+/// The line for what Gloo threw, without control characters; "" where it is not Gloo's. Pure.
+std::string gloo_fault_text(const std::string& what);
+
+}  // namespace tessera::mesh
