@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user is told when Gloo finds in a thread of its own that ranks are in different collectives. It
+// What a user is told when one of Gloo's threads finds that ranks are in different collectives. It
 // throws there, and nothing can catch it: the process ends. Private to this room.
 #pragma once
 

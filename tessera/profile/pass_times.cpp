@@ -351,9 +351,9 @@ PassTimes measure_passes(const PassSettings& settings) {
   }
   Found found;
   std::vector<std::vector<std::vector<UnitPass>>> micro_batches;
-  for (const Found& rank : of_ranks) {
+  for (Found& rank : of_ranks) {
     found.add(rank);
-    micro_batches.push_back(rank.micro_batches);
+    micro_batches.push_back(std::move(rank.micro_batches));
   }
   PassTimes times;
   times.lag = lag_of(micro_batches);

@@ -134,7 +134,7 @@ TEST(Disagreement, AnOrderOfItsOwnIsFoundAtTheEndOfTheStep) {
       "data chooses (experts), make the parent of the choices one unit, or use all of them on every rank");
 }
 
-// Gloo throws in a thread of its own where a message is longer than expected: the process ends, with one
+// One of Gloo's threads throws where a message is longer than expected: the process ends, with one
 // line.
 TEST(DisagreementDeathTest, UnitsOfUnequalSizesInAnOrderOfTheirOwnEndTheProcessWithALine) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");

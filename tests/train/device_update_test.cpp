@@ -172,7 +172,7 @@ TEST(StepEnd, NumbersAreThoseOfTheCpusWay) {
       const recipe::Recipe recipe =
           make_recipe({"optimizer.name=lion", "optimizer.lr=1e-4", concat("shard.level=", level)});
       const auto state = assemble(recipe, make_plan(recipe, 3), mesh, true);
-      // Of its own: ranks are threads, and share the process's.
+      // One for each rank: ranks are threads here, and would draw from the process's generator by turns.
       auto generator =
           at::make_generator<at::CPUGeneratorImpl>(5 + (level == std::string("zero3") ? mesh.rank() : 0));
       for (const auto& unit : state->sharded->units()) {
