@@ -45,12 +45,10 @@ std::string gloo_fault_text(const std::string& what) {
   static const std::regex kLengths("op\\.preamble\\.length <= op\\.nbytes\\. (\\d+) vs (\\d+)");
   std::smatch found;
   if (!std::regex_search(what, found, kLengths)) return one_line(concat("[mesh.gloo] ", what));
-  return concat(
-      "[mesh.gloo] ranks are in different collectives: a message of ", found[1].str(),
-      " bytes came where this rank expected ", found[2].str(),
-      ": expected the same calls on every rank, and the same ZeRO-3 units in the same order; where a "
-      "rank's own data chooses between units (experts), make the parent of the choices one unit, or "
-      "use all of them on every rank");
+  return concat("[mesh.gloo] ranks are in different collectives: a message of ", found[1].str(),
+                " bytes came where this rank expected ", found[2].str(),
+                ": expected the same calls on every rank, and the same ZeRO-3 units in the same order; ",
+                kOwnDataRemedy);
 }
 
 }  // namespace tessera::mesh

@@ -14,6 +14,7 @@
 #include "tessera/base/checksum.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/mesh/gloo_fault.h"
 #include "tessera/shard/average.h"
 #include "tessera/shard/backward_end.h"
 #include "tessera/shard/tensor_memory.h"
@@ -41,9 +42,9 @@ std::string first_difference(const std::string& theirs, const std::string& ours)
   return concat("'", other, "' where rank 0 did '", mine, "'");
 }
 
-constexpr const char* kOwnDataHint =
-    "every rank has to read the same ZeRO-3 units in the same order: where the rank's own data chooses "
-    "(experts), make the parent of the choices one unit, or use all of them on every rank";
+std::string own_data_hint() {
+  return concat("every rank has to read the same ZeRO-3 units in the same order: ", mesh::kOwnDataRemedy);
+}
 
 /// While one lives, this thread queues on a GPU's `stream`, if there is one. What the stream that was current
 /// gets afterwards begins behind that. At the end of a pass autograd's thread has the stream of backward's
@@ -134,7 +135,7 @@ void ShardedModule::Engine::with_error_context(const std::function<void()>& work
     const bool differ = std::string_view(error.what()).find(mesh::kDifferentOperations) != std::string::npos;
     if (!differ || !schedule_.any_comes_and_goes()) throw explained;
     throw CommError(concat("[shard.forward] ranks gather different units: rank ", mesh_.rank(), " reads ",
-                           current_unit_, " in step ", step_ + 1, "; ", kOwnDataHint, "; ",
+                           current_unit_, " in step ", step_ + 1, "; ", own_data_hint(), "; ",
                            explained.what()));
   } catch (...) {
     communicates_ = outer;
@@ -391,7 +392,7 @@ void ShardedModule::Engine::compare_gathers() {
     if (everyones[rank] == everyones[0]) continue;
     throw CommError(concat("[shard.backward] ranks gathered different units: in step ", step_ + 1, " rank ",
                            rank, " did ", first_difference(everyones[rank], everyones[0]), "; ",
-                           kOwnDataHint));
+                           own_data_hint()));
   }
 }
 
