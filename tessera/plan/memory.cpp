@@ -242,10 +242,67 @@ struct MicroBatchBytes {
   double images = 0;                                // their number
 };
 
-/// Bytes of the most micro-batches that wait for their backward pass at once in a stage: what their units
-/// keep, the output that each part sent on, and the images on the first stage, of which the next
-/// micro-batch's are there as well; and the messages that are expected: an activation and two gradients.
-double passes_under_way(const Plan& plan, int64_t stage, const MicroBatchBytes& bytes) {
+/// Gradients by unit of the plan. Those of several micro-batches are `added`: there from the unit's first
+/// backward pass on. `slices` come in its last one, where as many bytes of added ones leave as `whole` says.
+struct GradientsByUnit {
+  std::vector<double> added, whole, slices;
+};
+
+/// The memory of a stage while its passes run, one after another.
+class StageWalk {
+ public:
+  /// `kept`: what each unit keeps for backward of one micro-batch.
+  StageWalk(const std::vector<double>& kept, const GradientsByUnit& gradients)
+      : kept_(kept), gradients_(gradients) {}
+
+  void forward(double kept) {
+    activations_ += kept;
+    most_activations_ = std::max(most_activations_, activations_);
+    most_ = std::max(most_, activations_ + held_);
+  }
+
+  /// The units [begin, end), which keep `kept` together with what they send.
+  void backward(double kept, size_t begin, size_t end, bool is_first, bool is_last) {
+    if (is_first) take_up(gradients_.added, {}, begin, end);
+    if (is_last) take_up(gradients_.slices, gradients_.whole, begin, end);
+    activations_ -= kept;
+  }
+
+  double most_activations() const { return most_activations_; }
+  double gradients_beyond() const { return most_ - most_activations_; }
+
+ private:
+  /// `leaving`: gradients that leave as `coming` ones come, by unit; empty: none.
+  void take_up(const std::vector<double>& coming, const std::vector<double>& leaving, size_t begin,
+               size_t end) {
+    std::vector<double> freed, taken;
+    double change = 0;
+    for (size_t i = begin; i < end; ++i) {
+      const double left = leaving.empty() ? 0 : leaving[i];
+      taken.push_back(coming[i]);
+      freed.push_back(kept_[i] + left);
+      change += coming[i] - left;
+    }
+    most_ = std::max(most_, activations_ + held_ + beyond_activations(freed, taken));
+    held_ += change;
+  }
+
+  const std::vector<double>& kept_;
+  const GradientsByUnit& gradients_;
+  double activations_ = 0, held_ = 0, most_activations_ = 0, most_ = 0;
+};
+
+/// The most that a stage's passes need at once.
+struct PassesUnderWay {
+  double activations = 0;
+  double gradients = 0;  // beyond these activations
+};
+
+/// A micro-batch that waits for its backward pass has what its units keep, the output that each virtual stage
+/// sent on, and the images on the first stage, of which the next micro-batch's are there as well. There are
+/// also the messages that are expected: an activation and two gradients.
+PassesUnderWay passes_under_way(const Plan& plan, int64_t stage, const MicroBatchBytes& bytes,
+                                const GradientsByUnit& gradients) {
   std::vector<double> of_part;
   double messages = 0;
   for (int64_t part = 0; part < plan.virtual_stages; ++part) {
@@ -261,13 +318,19 @@ double passes_under_way(const Plan& plan, int64_t stage, const MicroBatchBytes& 
     messages += index == 0 ? bytes.image : bytes.images * bytes.units[begin].input;
     of_part.push_back(sum);
   }
-  double now = 0, most = 0;
+  StageWalk walk(bytes.kept, gradients);
+  std::vector<int64_t> backwards(of_part.size(), 0);  // that have begun
   for (const Action& action : schedule_of(shape_of(plan), stage)) {
-    const double part = of_part[static_cast<size_t>(action.part)];
-    now += action.direction == Direction::kForward ? part : -part;
-    most = std::max(most, now);
+    const auto part = static_cast<size_t>(action.part);
+    if (action.direction == Direction::kForward) {
+      walk.forward(of_part[part]);
+      continue;
+    }
+    const auto [begin, end] = units_of_virtual_stage(plan, action.part * plan.stages + stage);
+    ++backwards[part];
+    walk.backward(of_part[part], begin, end, backwards[part] == 1, backwards[part] == plan.micro_batches);
   }
-  return most + messages;
+  return {walk.most_activations() + messages, walk.gradients_beyond()};
 }
 
 /// What recordings of CUDA graphs need at most (eager/recorded_step.cpp), beyond `memory`. Gradients keep
@@ -312,6 +375,7 @@ Memory training_memory(const arch::ModelConfig& config, const ModelSpecs& specs,
   std::vector<double> kept(plan.units.size(), 0);    // bytes of each unit of the plan: activations,
   std::vector<double> coming(plan.units.size(), 0);  // gradients that backward takes up
   std::vector<double> whole(plan.units.size(), 0);   // gradients that leave when they are summed over ranks
+  std::vector<double> added(plan.units.size(), 0);   // gradients that micro-batches add to
   double lasting = 0;                                // gradients that are held throughout
   double again = 0, passing = 0;  // activations that are made again, and those of a frozen unit's forward
   for (const SizedUnit& unit : units) {
@@ -319,7 +383,7 @@ Memory training_memory(const arch::ModelConfig& config, const ModelSpecs& specs,
     const GradientBytes gradients = gradient_bytes(unit, plan, inputs.accumulates);
     whole[unit.index] += gradients.whole;
     const bool comes = !inputs.accumulates || gradients.whole > 0;
-    (comes && unit.plan.offload == Offload::kNone ? coming[unit.index] : lasting) += gradients.slice;
+    (unit.plan.offload != Offload::kNone ? lasting : (comes ? coming : added)[unit.index]) += gradients.slice;
   }
   const int64_t stage = stage_of(plan, rank);
   for (size_t i = 0; i < plan.units.size(); ++i) {
@@ -333,12 +397,12 @@ Memory training_memory(const arch::ModelConfig& config, const ModelSpecs& specs,
     kept[i] = images * kept_of(unit, of);
     if (unit.recomputes()) again = std::max(again, images * (of.again - sums_of(unit, of)));
   }
-  std::vector<double> freed = kept;
-  for (size_t i = 0; i < freed.size(); ++i) freed[i] += whole[i];
-  memory.gradients =
-      lasting + std::accumulate(whole.begin(), whole.end(), 0.0) + beyond_activations(freed, coming);
   const double image = images * image_bytes(config);
   if (plan.stages == 1) {
+    std::vector<double> freed = kept;
+    for (size_t i = 0; i < freed.size(); ++i) freed[i] += whole[i];
+    memory.gradients = lasting + std::accumulate(whole.begin(), whole.end(), 0.0) +
+                       std::accumulate(added.begin(), added.end(), 0.0) + beyond_activations(freed, coming);
     // When frozen units run, nothing is kept yet.
     const double waiting = std::accumulate(kept.begin(), kept.end(), 0.0) + again;
     memory.activations =
@@ -346,8 +410,11 @@ Memory training_memory(const arch::ModelConfig& config, const ModelSpecs& specs,
     if (inputs.records_passes) memory.recording = recording_bytes(units, plan, inputs, image, memory);
     return memory;
   }
-  memory.activations = passes_under_way(plan, stage, {kept, model.units, image, images}) +
-                       std::max(again, passing) + images * working +
+  for (size_t i = 0; i < whole.size(); ++i) added[i] += whole[i];
+  const PassesUnderWay passes =
+      passes_under_way(plan, stage, {kept, model.units, image, images}, {added, whole, coming});
+  memory.gradients = lasting + passes.gradients;
+  memory.activations = passes.activations + std::max(again, passing) + images * working +
                        (stage == 0 ? inputs.batches_ahead * image : 0);
   return memory;
 }
@@ -406,7 +473,7 @@ std::vector<UnitMemory> unit_memory(const arch::ModelConfig& config, const Plan&
     unit.lasting += states_of(sized, plan, inputs) + kept_bytes(sized, plan, compute);
     // Of gradients that are collected whole, the slices come while the whole ones leave.
     const GradientBytes gradients = gradient_bytes(sized, plan, inputs.accumulates);
-    if (inputs.accumulates) unit.lasting += gradients.whole > 0 ? gradients.whole : gradients.slice;
+    if (inputs.accumulates) unit.gradients += gradients.whole > 0 ? gradients.whole : gradients.slice;
     unit.lasting += lasting_pool_bytes(sized, plan, compute);
     if (!is_new) continue;
     const UnitPlan& of = plan.units[sized.index];

@@ -48,14 +48,16 @@ std::vector<Memory> predict_stage_memory(const arch::ModelConfig& config, const 
 
 /// What of a unit's memory adds up over the units of a stage.
 struct UnitMemory {
-  double lasting = 0;  // states, values in the compute dtype, gradients of several micro-batches
-  double kept = 0;     // activations that wait for backward, of each micro-batch under way
-  double passing = 0;  // the least that is needed besides while the unit runs; one unit's serves the others
+  double lasting = 0;    // states, values in the compute dtype
+  double gradients = 0;  // of several micro-batches: there from the unit's first backward pass on
+  double kept = 0;       // activations that wait for backward, of each micro-batch under way
+  double passing = 0;    // the least that is needed besides while the unit runs; one unit's serves the others
 };
 
-/// Of the units of the rank's stage, in the order of the plan. Sums of `lasting`, and of `kept` times the
-/// micro-batches under way, with the largest `passing`, are at most what predict_stage_memory() says of the
-/// stage. Requires: the plan's units are the model's.
+/// Of the units of the rank's stage, in the order of the plan. At any time between two passes, sums of
+/// `lasting`, of `gradients` that are there, and of `kept` times the micro-batches under way, with the
+/// largest `passing`, are at most what predict_stage_memory() says of the stage. Requires: the plan's units
+/// are the model's.
 std::vector<UnitMemory> unit_memory(const arch::ModelConfig& config, const Plan& plan,
                                     const CostInputs& inputs, int64_t batch, int64_t rank);
 

@@ -20,7 +20,9 @@ bool is_at_most(const PassWork& one, const PassWork& other, bool with_messages) 
 
 bool is_at_most(const UnitWork& one, const UnitWork& other, const plan::Span& channel) {
   const plan::UnitMemory &bytes = one.memory, &more = other.memory;
-  if (bytes.lasting > more.lasting || bytes.kept > more.kept || bytes.passing > more.passing) return false;
+  if (bytes.lasting > more.lasting || bytes.gradients > more.gradients || bytes.kept > more.kept ||
+      bytes.passing > more.passing)
+    return false;
   if (one.optimizer > other.optimizer) return false;
   if (one.channel == channel && other.channel != channel) return false;
   for (size_t place = 0; place < one.passes.size(); ++place) {

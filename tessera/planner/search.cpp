@@ -135,16 +135,15 @@ class Search {
 
   double memory_of(const std::vector<StageSum>& stages, const FrameBounds& frame) const {
     double most = 0;
-    const size_t ranks = frame.under_way.size();
+    const size_t ranks = frame.waiting.size();
     for (size_t s = 0; s < ranks; ++s) {
       StageSum own;
       for (size_t part = 0; s + part * ranks < stages.size(); ++part) {
         const plan::UnitMemory& memory = stages[s + part * ranks].memory;
-        own.memory.lasting +=
-            memory.lasting + static_cast<double>(frame.under_way_of_part[s][part]) * memory.kept;
+        own.memory.lasting += frame.waiting[s][part].bytes(memory);
         own.memory.passing = std::max(own.memory.passing, memory.passing);
       }
-      most = std::max(most, own.bytes(/*under_way=*/0));
+      most = std::max(most, own.bytes(Waiting{}));
     }
     return most;
   }

@@ -100,7 +100,7 @@ bool AllPlans::may_be_better(const LayerFrame::Cut& cut, const std::vector<size_
       for (size_t i = begin; i < end; ++i)
         add_unit(&stages[s], frame_.works[chosen[i]][frame_.keys[i]],
                  unit_position(i, begin, end, frame_.units()), form);
-      if (stages[s].bytes(frame_.bounds.under_way[s]) > frame_.question.memory) return false;
+      if (stages[s].bytes(frame_.bounds.waiting_of(s)) > frame_.question.memory) return false;
     }
     if (!frame_.is_open(step_bound(stages, frame_.bounds))) return false;
   }

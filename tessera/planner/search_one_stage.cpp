@@ -35,9 +35,12 @@ StageFronts OneStage::fronts(const ChannelGroup& group, const StepForm& form) co
     add_unit(&sum, work, place, work.channel == channel ? form : silent);
     return sum.optimizer + sum.all_passes(frame_.frame.micro_batches);
   };
-  return {
-      frame_.keys, group.choices, frame_.works, frame_.bounds.under_way[0], frame_.question.memory - reserve_,
-      seconds};
+  return {frame_.keys,
+          group.choices,
+          frame_.works,
+          frame_.bounds.waiting_of(0),
+          frame_.question.memory - reserve_,
+          seconds};
 }
 
 StageWork OneStage::work_of(const ChannelGroup& group, const std::vector<size_t>& chosen) const {

@@ -63,9 +63,18 @@ const std::vector<std::vector<UnitWork>>& ChoiceWorks::of(int64_t images, bool a
   return found->second;
 }
 
-double StageSum::bytes(int64_t under_way) const {
-  return plan::kProgramGrowth + memory.lasting + static_cast<double>(under_way) * memory.kept +
-         memory.passing;
+double Waiting::bytes(const plan::UnitMemory& memory) const {
+  return memory.lasting + static_cast<double>(micro_batches) * memory.kept +
+         (has_gradients ? memory.gradients : 0);
+}
+
+double StageSum::bytes(const Waiting& waiting) const {
+  double most = waiting.bytes(memory);
+  if (!waiting.has_gradients) {  // else no more than at that time
+    const Waiting behind_first_backward{waiting.micro_batches - 1, true};
+    most = std::max(most, behind_first_backward.bytes(memory));
+  }
+  return plan::kProgramGrowth + most + memory.passing;
 }
 
 double StageSum::all_passes(int64_t micro_batches) const {
@@ -100,6 +109,7 @@ void add_unit(StageSum* stage, const UnitWork& work, UnitPosition place, const S
   stage->optimizer += work.optimizer;
   stage->accumulation += work.accumulation;
   stage->memory.lasting += work.memory.lasting;
+  stage->memory.gradients += work.memory.gradients;
   stage->memory.kept += work.memory.kept;
   stage->memory.passing = std::max(stage->memory.passing, work.memory.passing);
 }
@@ -140,6 +150,7 @@ void StageWork::add(const UnitWork& work, UnitPosition place, double count, bool
   optimizer += count * work.optimizer;
   accumulation += count * work.accumulation;
   memory.lasting += count * work.memory.lasting;
+  memory.gradients += count * work.memory.gradients;
   memory.kept += count * work.memory.kept;
   memory.passing = std::max(memory.passing, work.memory.passing);
 }
@@ -152,6 +163,7 @@ StageWork& StageWork::operator+=(const StageWork& other) {
   optimizer += other.optimizer;
   accumulation += other.accumulation;
   memory.lasting += other.memory.lasting;
+  memory.gradients += other.memory.gradients;
   memory.kept += other.memory.kept;
   memory.passing = std::max(memory.passing, other.memory.passing);
   return *this;
@@ -206,29 +218,28 @@ FrameBounds frame_bounds(const ProfileTables& tables, const SearchQuestion& ques
                      .is_gpipe = frame.schedule == plan::Schedule::kGpipe,
                      .is_interleaved = frame.virtual_stages > 1,
                      .forwards_first = {1},
-                     .under_way = {1},
-                     .under_way_of_part = {{1}}};
+                     .waiting = {{Waiting{}}}};
   if (frame.stages == 1) return bounds;
   bounds.forwards_first.clear();
-  bounds.under_way.clear();
-  bounds.under_way_of_part.clear();
+  bounds.waiting.clear();
   for (int64_t stage = 0; stage < frame.stages; ++stage) {
     int64_t all = 0, most = 0, first = 0;
-    std::vector<int64_t> now(static_cast<size_t>(frame.virtual_stages), 0), at_most = now;
+    std::vector<Waiting> now(static_cast<size_t>(frame.virtual_stages), {0, false}), at_most = now;
     bool has_backward = false;
     for (const plan::Action& action : plan::schedule_of(frame.shape(), stage)) {
       const bool forward = action.direction == plan::Direction::kForward;
-      now[static_cast<size_t>(action.part)] += forward ? 1 : -1;
+      Waiting& part = now[static_cast<size_t>(action.part)];
+      part.micro_batches += forward ? 1 : -1;
+      part.has_gradients |= !forward;
       all += forward ? 1 : -1;
       has_backward |= !forward;
       first += forward && !has_backward ? 1 : 0;
-      if (all <= most) continue;
+      if (!forward || all < most) continue;
       most = all;
       at_most = now;
     }
     bounds.forwards_first.push_back(bounds.is_gpipe ? 1 : first);
-    bounds.under_way.push_back(most);
-    bounds.under_way_of_part.push_back(at_most);
+    bounds.waiting.push_back(at_most);
   }
   plan::Plan plan =
       plan::uniform_plan(tables.profile.model, question.ranks, plan::Level::kReplicate, false, 1);

@@ -38,6 +38,14 @@ class ChoiceWorks {
   std::map<std::pair<int64_t, bool>, std::vector<std::vector<UnitWork>>> works_;
 };
 
+/// What a stage's memory holds of its passes at a time.
+struct Waiting {
+  int64_t micro_batches = 1;  // that wait for their backward pass
+  bool has_gradients = true;  // a backward pass has run: gradients of several micro-batches are there
+  /// Of units that need as much.
+  double bytes(const plan::UnitMemory& memory) const;
+};
+
 /// Seconds of a stage's passes, and bytes.
 struct StageSum {
   std::array<double, kPassKinds> passes = {};
@@ -49,8 +57,8 @@ struct StageSum {
   double way() const { return passes[kForward] + sent; }
   /// Passes of all micro-batches, one after another.
   double all_passes(int64_t micro_batches) const;
-  /// At least so many a rank needs.
-  double bytes(int64_t under_way) const;
+  /// At least so many a rank needs at that time.
+  double bytes(const Waiting& waiting) const;
 };
 
 /// What units of a stage do, added up: for forms without a window.
@@ -83,9 +91,10 @@ struct FrameBounds {
   int64_t micro_batches = 1;
   bool is_gpipe = false, is_interleaved = false;
   std::vector<int64_t> forwards_first;  // by stage: n of Note [Pipelines]
-  std::vector<int64_t> under_way;       // by stage: most micro-batches that wait for backward
-  /// By stage and virtual stage of a rank: the same at the time when most passes wait.
-  std::vector<std::vector<int64_t>> under_way_of_part;
+  /// By stage and virtual stage of a rank: at the last time when most passes wait.
+  std::vector<std::vector<Waiting>> waiting;
+  /// Of a stage that is one virtual stage.
+  const Waiting& waiting_of(size_t stage) const { return waiting[stage].front(); }
   double sends = 0;  // seconds of messages on the way of the first micro-batch
 };
 

@@ -10,12 +10,12 @@ namespace tessera::planner {
 
 // (More than 5 parameters: references that the fronts hold.)
 StageFronts::StageFronts(const std::vector<size_t>& keys, const std::vector<std::vector<size_t>>& choices,
-                         const std::vector<std::vector<UnitWork>>& works, int64_t under_way,
+                         const std::vector<std::vector<UnitWork>>& works, const Waiting& waiting,
                          double memory_limit, UnitSeconds seconds)
     : keys_(keys),
       choices_(choices),
       works_(works),
-      under_way_(static_cast<double>(under_way)),
+      waiting_(waiting),
       options_{.memory_limit = static_cast<int64_t>(std::min(memory_limit, 1e18)), .tolerance = kTolerance},
       seconds_(std::move(seconds)) {}
 
@@ -41,7 +41,7 @@ const Front& StageFronts::of_run(const Run& run) {
   std::vector<Cost> costs;
   for (const size_t choice : choices(run)) {
     const UnitWork& work = works_[choice][keys_[run.begin]];
-    const double bytes = work.memory.lasting + under_way_ * work.memory.kept;
+    const double bytes = waiting_.bytes(work.memory);
     costs.push_back({static_cast<int64_t>(bytes), seconds_(work, run.place)});
   }
   const auto most = static_cast<int64_t>(std::ranges::count(keys_, keys_[run.begin]));

@@ -25,10 +25,10 @@ class StageFronts {
   /// Times are exact but for this relative tolerance.
   static constexpr double kTolerance = 2e-4;
 
-  /// `keys`: by unit. `works`: by choice and key. `choices`: by key. `under_way`: micro-batches whose
-  /// activations are kept at once.
+  /// `keys`: by unit. `works`: by choice and key. `choices`: by key. `waiting`: when the
+  /// stage needs most.
   StageFronts(const std::vector<size_t>& keys, const std::vector<std::vector<size_t>>& choices,
-              const std::vector<std::vector<UnitWork>>& works, int64_t under_way, double memory_limit,
+              const std::vector<std::vector<UnitWork>>& works, const Waiting& waiting, double memory_limit,
               UnitSeconds seconds);
 
   /// Of the units [begin, end). Times are seconds, memory bytes.
@@ -49,7 +49,7 @@ class StageFronts {
   const std::vector<size_t>& keys_;
   const std::vector<std::vector<size_t>>& choices_;
   const std::vector<std::vector<UnitWork>>& works_;
-  double under_way_;
+  Waiting waiting_;
   FrontOptions options_;
   UnitSeconds seconds_;
   std::map<std::pair<size_t, size_t>, std::vector<Front>> fronts_;  // of a run, by key and place, and count

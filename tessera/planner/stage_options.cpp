@@ -58,7 +58,7 @@ std::vector<StageOption> StageOptions::make(const ChannelGroup& group, size_t be
 void StageOptions::add_points(size_t group, size_t stage, size_t begin, size_t end, double budget,
                               double most, std::vector<StagePoint>* points) {
   for (const StageOption& option : of(group, begin, end)) {
-    const double bytes = option.sum.bytes(frame_.bounds.under_way[stage]);
+    const double bytes = option.sum.bytes(frame_.bounds.waiting_of(stage));
     if (bytes > budget) continue;
     const double way = option.sum.way() + (stage == 0 ? option.sum.optimizer : 0);
     const double beyond = std::max(beyond_one_pass(option.sum, frame_.bounds, stage), 0.0);

@@ -123,6 +123,42 @@ TEST(Memory, GradientsOfSeveralMicroBatches) {
   EXPECT_EQ(memory(Level::kReplicate, 4, inputs, false, 1, 1000).gradients, 4 * 1316);
 }
 
+/// Two stages: stem and block, which keep 1312 bytes of a micro-batch of one image (block 1120, output 128,
+/// image 64); block and head, which keep 1208.
+Plan two_stages(Level level, int64_t world, Schedule schedule, int64_t micro_batches) {
+  Plan plan = uniform_plan(tiny(), world, level, /*recompute=*/false, /*prefetch=*/1);
+  set_pipeline(&plan, tiny(), {2, schedule, 1, micro_batches, {1, 1}});
+  return plan;
+}
+
+double stage_gradients(const Plan& plan, size_t stage, int64_t batch) {
+  CostInputs inputs = kFp32;
+  inputs.accumulates = true;
+  return predict_stage_memory(tiny(), plan, inputs, batch).at(stage).gradients;
+}
+
+// Where all forward passes come first, activations are most when no gradient is there.
+TEST(Memory, GradientsComeWhenAPipelinesActivationsLeave) {
+  const Plan gpipe = two_stages(Level::kReplicate, 2, Schedule::kGpipe, 2);
+  EXPECT_EQ(stage_gradients(gpipe, 1, 1), 4 * (43 + 600) - 88);  // in the block's first backward pass
+  EXPECT_EQ(stage_gradients(gpipe, 1, 100), 4 * 43);
+  EXPECT_EQ(stage_gradients(gpipe, 0, 1), 4 * 600);  // the stem's come when the block's activations have left
+  // Of 8 micro-batches without an image nothing leaves.
+  EXPECT_EQ(stage_gradients(two_stages(Level::kReplicate, 2, Schedule::kGpipe, 8), 0, 0), 4 * 672);
+  // One forward pass follows the first backward pass, and needs the activations again.
+  EXPECT_EQ(stage_gradients(two_stages(Level::kReplicate, 2, Schedule::k1F1B, 2), 1, 100), 4 * 643);
+  EXPECT_EQ(stage_gradients(two_stages(Level::kReplicate, 2, Schedule::k1F1B, 2), 0, 100), 4 * 600);
+  EXPECT_EQ(stage_gradients(two_stages(Level::kReplicate, 2, Schedule::k1F1B, 3), 0, 100), 4 * 672);
+}
+
+// ZeRO-1 of two ranks a stage: whole gradients, and in the last backward pass slices as well.
+TEST(Memory, GradientsThatAPipelineAddsUpWhole) {
+  const Plan gpipe = two_stages(Level::kZero1, 4, Schedule::kGpipe, 2);
+  EXPECT_EQ(stage_gradients(gpipe, 1, 0), 4 * (44 + 600) + 4 * (44 + 600) / 2 - 4 * 44);
+  EXPECT_EQ(stage_gradients(gpipe, 1, 100), 4 * 44);
+  EXPECT_EQ(stage_gradients(two_stages(Level::kZero1, 4, Schedule::k1F1B, 2), 1, 100), 4 * 644 + 4 * 44 / 2);
+}
+
 TEST(Memory, OfMicroBatchesDecodedAhead) {
   const auto activations = [](double ahead) {
     const CostInputs inputs{4, 4, 2, ahead};
@@ -240,10 +276,30 @@ TEST(Memory, UnitsAddUpToAtMostTheStage) {
         const Plan plan = uniform_plan(tiny(), 4, level, recompute, /*prefetch=*/0);
         double sum = kProgramGrowth, passing = 0;
         for (const UnitMemory& unit : unit_memory(tiny(), plan, inputs, /*batch=*/2, /*rank=*/0)) {
-          sum += unit.lasting + unit.kept;
+          sum += unit.lasting + unit.gradients + unit.kept;
           passing = std::max(passing, unit.passing);
         }
         EXPECT_LE(sum + passing, predict_memory(tiny(), plan, inputs, 2).total());
+      }
+    }
+  }
+  // Of a pipeline when most activations are there, and behind its first backward pass.
+  for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2}) {
+    for (const int64_t batch : {0, 1, 100}) {
+      CostInputs inputs = kFp32;
+      inputs.accumulates = true;
+      const Plan plan = two_stages(level, 4, Schedule::kGpipe, 3);
+      const std::vector<Memory> stages = predict_stage_memory(tiny(), plan, inputs, batch);
+      for (size_t stage = 0; stage < 2; ++stage) {
+        const auto rank = static_cast<int64_t>(2 * stage);
+        double forward = kProgramGrowth, behind = kProgramGrowth, passing = 0;
+        for (const UnitMemory& unit : unit_memory(tiny(), plan, inputs, batch, rank)) {
+          forward += unit.lasting + 3 * unit.kept;
+          behind += unit.lasting + 2 * unit.kept + unit.gradients;
+          passing = std::max(passing, unit.passing);
+          EXPECT_GT(unit.gradients, 0);
+        }
+        EXPECT_LE(std::max(forward, behind) + passing, stages[stage].total());
       }
     }
   }
