@@ -3,14 +3,12 @@
 
 #include <algorithm>
 #include <numeric>
-
-#include "tessera/base/median.h"
-
 namespace tessera::profile {
 
 Lag lag_of(const std::vector<std::vector<std::vector<UnitPass>>>& of_ranks) {
   if (of_ranks.size() < 2) return {};
-  std::vector<double> of_units, of_micro_batches;
+  Lag sum;
+  double count = 0;
   for (size_t k = 0; k < of_ranks.front().size(); ++k) {
     double slowest_units = 0;
     std::vector<double> totals(of_ranks.size(), 0);  // of each rank
@@ -28,11 +26,12 @@ Lag lag_of(const std::vector<std::vector<std::vector<UnitPass>>>& of_ranks) {
     const double mean =
         std::accumulate(totals.begin(), totals.end(), 0.0) / static_cast<double>(of_ranks.size());
     if (mean <= 0) continue;
-    of_units.push_back(slowest_units / mean - 1);
-    of_micro_batches.push_back(std::ranges::max(totals) / mean - 1);
+    sum.unit += slowest_units / mean - 1;
+    sum.micro_batch += std::ranges::max(totals) / mean - 1;
+    ++count;
   }
-  if (of_units.empty()) return {};
-  return {std::max(0.0, median(of_units)), std::max(0.0, median(of_micro_batches))};
+  if (count == 0) return {};
+  return {std::max(0.0, sum.unit / count), std::max(0.0, sum.micro_batch / count)};
 }
 
 }  // namespace tessera::profile

@@ -15,7 +15,7 @@ struct Lag {
   double unit = 0, micro_batch = 0;
 };
 
-/// `of_ranks`: for each rank the units of the same micro-batches, which all ranks began together. Medians
+/// `of_ranks`: for each rank the units of the same micro-batches, which all ranks began together. Means
 /// over micro-batches; 0 for one rank or no micro-batches. Requires: as many micro-batches and units of each
 /// rank.
 Lag lag_of(const std::vector<std::vector<std::vector<UnitPass>>>& of_ranks);

@@ -17,6 +17,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/median.h"
 #include "tessera/base/on_threads.h"
+#include "tessera/base/steady_mean.h"
 #include "tessera/eager/device.h"
 #include "tessera/profile/head_start.h"
 #include "tessera/profile/measured_model.h"
@@ -47,15 +48,18 @@ struct UnitKey {
 /// What the rounds found.
 struct Found {
   std::map<UnitKey, std::vector<UnitPass>> units;
-  std::map<UnitKey, double> replayed;                         // UnitTimes::replayed, of GPUs alone
-  std::vector<double> widen, accumulate, add_sum, optimizer;  // seconds for a value
+  std::map<UnitKey, double> replayed;  // UnitTimes::replayed, of GPUs alone
+  /// Seconds for a value: of a backward pass whose gradients stay as they are made, of a first and of a later
+  /// micro-batch's; of added sums and updates.
+  std::vector<double> as_made, first, later, add_sum, optimizer;
   std::vector<std::vector<UnitPass>> micro_batches;  // of every round, in the same order on all ranks
 
   void add(const Found& other) {
     for (const auto& [key, passes] : other.units)
       units[key].insert(units[key].end(), passes.begin(), passes.end());
     replayed.insert(other.replayed.begin(), other.replayed.end());
-    for (const auto list : {&Found::widen, &Found::accumulate, &Found::add_sum, &Found::optimizer})
+    for (const auto list :
+         {&Found::as_made, &Found::first, &Found::later, &Found::add_sum, &Found::optimizer})
       (this->*list).insert((this->*list).end(), (other.*list).begin(), (other.*list).end());
   }
 };
@@ -161,8 +165,8 @@ class MeasuringRank {
       if (few.empty()) return;
       const std::vector<double> more =
           deeper ? deeper->replayed_passes(input, settings_.rounds) : std::vector<double>();
-      const double block = more.empty() ? 0 : (median(more) - median(few)) / added;
-      note_replayed(model.plan(), input.batch.size, median(few), block);
+      const double block = more.empty() ? 0 : (steady_mean(more) - steady_mean(few)) / added;
+      note_replayed(model.plan(), input.batch.size, steady_mean(few), block);
     }
   }
 
@@ -180,9 +184,9 @@ class MeasuringRank {
       std::vector<double> seconds;
       for (const UnitPass& one : found_.units.at(key_of(plan, i, batch)))
         seconds.push_back(one.forward + one.backward);
-      all += median(seconds);
+      all += steady_mean(seconds);
       if (!is_block(i)) continue;
-      blocks += median(seconds);
+      blocks += steady_mean(seconds);
       replayed_blocks += block;
     }
     double of_blocks = pass / all, of_others = pass / all;
@@ -234,8 +238,9 @@ class MeasuringRank {
       model.forget_gradients();
       if (round == 0) continue;
       found_.optimizer.push_back(std::max(0.0, update - settings_.step_end) / values);
-      found_.widen.push_back((first - as_made) / values);
-      found_.accumulate.push_back(((second + third) / 2 - as_made) / values);
+      found_.as_made.push_back(as_made / values);
+      found_.first.push_back(first / values);
+      found_.later.push_back((second + third) / 2 / values);
     }
   }
 
@@ -301,8 +306,8 @@ UnitTimes times_of(const UnitKey& key, const std::vector<UnitPass>& passes, doub
           key.tensor,
           key.batch,
           key.recompute,
-          median(forward),
-          median(backward),
+          steady_mean(forward),
+          steady_mean(backward),
           relative_spread(both),
           replayed};
 }
@@ -361,10 +366,11 @@ PassTimes measure_passes(const PassSettings& settings) {
     const auto replayed = found.replayed.find(key);
     times.units.push_back(times_of(key, passes, replayed == found.replayed.end() ? 1 : replayed->second));
   }
-  times.widen_seconds = std::max(0.0, median(found.widen));
-  times.accumulate_seconds = std::max(0.0, median(found.accumulate));
-  times.add_sum_seconds = median(found.add_sum);
-  times.optimizer_seconds = median(found.optimizer);
+  const double as_made = steady_mean(found.as_made);
+  times.widen_seconds = std::max(0.0, steady_mean(found.first) - as_made);
+  times.accumulate_seconds = std::max(0.0, steady_mean(found.later) - as_made);
+  times.add_sum_seconds = steady_mean(found.add_sum);
+  times.optimizer_seconds = steady_mean(found.optimizer);
   return times;
 }
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
-#include "tessera/base/median.h"
+#include "tessera/base/steady_mean.h"
 #include "tessera/eager/state.h"
 #include "tessera/eager/task.h"
 #include "tessera/mesh/thread_ranks.h"
@@ -62,7 +62,7 @@ double measure_step_end(const recipe::Recipe& recipe, int64_t ranks, int64_t rou
   const int64_t most_rounds = std::max(rounds, kLeastRounds);
   if (!device.is_cpu()) {
     TESSERA_CHECK_EQ(ranks, 1);
-    return median(step_ends(tiny, plan, *lone_rank(plan, "NCCL"), most_rounds, device));
+    return steady_mean(step_ends(tiny, plan, *lone_rank(plan, "NCCL"), most_rounds, device));
   }
   std::vector<std::vector<double>> of_ranks(static_cast<size_t>(ranks));
   const mesh::ThreadRanks threads{.axes = {{"host", ranks}},
@@ -75,7 +75,7 @@ double measure_step_end(const recipe::Recipe& recipe, int64_t ranks, int64_t rou
   });
   std::vector<double> all;
   for (const auto& seconds : of_ranks) all.insert(all.end(), seconds.begin(), seconds.end());
-  return median(all);
+  return steady_mean(all);
 }
 
 }  // namespace tessera::profile

@@ -18,6 +18,7 @@
 #include "tessera/base/one_line.h"
 #include "tessera/base/output_file.h"
 #include "tessera/base/random.h"
+#include "tessera/base/steady_mean.h"
 #include "tessera/base/text.h"
 #include "tessera/base/words.h"
 #include "tests/error_text.h"
@@ -291,6 +292,12 @@ TEST(OneLine, LeavesOutTheMiddleOfWhatIsLong) {
 TEST(Median, IsTheMiddleOrBetweenTheMiddleTwo) {
   EXPECT_EQ(median({3, 1, 2}), 2);
   EXPECT_EQ(median({4, 1, 2, 10}), 3);
+}
+
+TEST(SteadyMean, CountsAPauseAsFiveTimesTheMedian) {
+  EXPECT_EQ(steady_mean({2}), 2);
+  EXPECT_EQ(steady_mean({1, 2, 2, 7}), 3);
+  EXPECT_EQ(steady_mean({1, 2, 2, 100, 5}), (1 + 2 + 2 + 10 + 5) / 5.0);
 }
 
 TEST(Checksum, PiecesEqualTheWhole) {
