@@ -300,7 +300,7 @@ def parsed(arguments):
     three = verb("measure", measure, "Measure the plans in random order, each beside the reference step")
     three.add_argument("--seconds", type=float, default=480, help="begin no group that would last beyond so many seconds")
     three.add_argument("--group", type=at_least_1, default=8, help="plans that are in memory at the same time")
-    three.add_argument("--steps", type=at_least_1, default=1, help="steps of a sample, after one that is not counted")
+    three.add_argument("--steps", type=at_least_1, default=2, help="steps of a sample")
     for command in (two, three, verb("report", report, "Print the tables")):
         command.add_argument("--plans", type=pathlib.Path, required=True, help="file that draw has written")
     for command in (two, three):

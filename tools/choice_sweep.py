@@ -27,6 +27,7 @@ from measured_steps import PROGRAM, Training, digest, links, machine, now, recip
 RANKS = 2
 WITHIN = 0.02  # of the best plan
 FIRST_ROUNDS, LAST_ROUNDS, FASTEST = 3, 15, 5
+STEPS = 2  # of a sample
 IN_MEMORY = 8  # trainings at the same time
 SLOW = 1.3  # times the fastest plan so far: not measured again in the first rounds
 SEARCHED = "searched"
@@ -114,10 +115,10 @@ def measure(options, folder, plans, rounds, link):
             trainings = [start(plan) for plan in others[begin:begin + IN_MEMORY]]
             for turn in range(rounds):
                 source.shuffle(trainings)
-                before = sample(reference, 1)
+                before = sample(reference, STEPS)
                 for training in [one for one in trainings if turn == 0 or not is_slow(one)]:
-                    taken, after = sample(training, 1), sample(reference, 1)
-                    ratio = taken["seconds"][0] / ((before["seconds"][0] + after["seconds"][0]) / 2)
+                    taken, after = sample(training, STEPS), sample(reference, STEPS)
+                    ratio = statistics.mean(taken["seconds"]) / statistics.mean(before["seconds"] + after["seconds"])
                     with open(folder / "samples.jsonl", "a") as file:
                         file.write(json.dumps({"date": now(), "round": turn, "of": rounds, "ratio": ratio, "reference": after, **taken}) + "\n")
                     found.setdefault(training.name, ([], []))[0].append(ratio)
