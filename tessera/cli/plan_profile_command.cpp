@@ -137,7 +137,7 @@ Action add_plan_profile(CLI::App& plan) {
       ->delimiter(',');
   command->add_option("--machine", options->machine,
                       "Description (TOML) whose links and slowdowns are taken (default: measured)");
-  command->add_option("--rounds", options->rounds, "Number of measurements of each value; medians count")
+  command->add_option("--rounds", options->rounds, "Number of measurements of each value; means count")
       ->capture_default_str();
   command->add_option("-o,--output", options->output, "Profile file (JSON) to write")->capture_default_str();
   command->add_flag("--force", options->force, "Replace the profile file if it exists");

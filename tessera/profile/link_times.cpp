@@ -77,10 +77,9 @@ class PiecePass {
       : group_(group), pieces_(kind.pieces), counts_(static_cast<size_t>(group.size()), 1) {
     const at::TensorOptions options(kind.dtype);
     row_ = at::ones({1, values_of(bytes, kind.dtype, pieces_ * (group.size() - 1))}, options);
-    // As in layers, weights pass the caches and leave no messages there.
-    constexpr int64_t kRows = 64, kSide = 1024;
+    constexpr int64_t kRows = 64, kSide = 256;
     left_ = at::ones({kRows * kind.threads, kSide}, at::kFloat);
-    right_ = at::ones({kSide, kSide}, at::kFloat);
+    right_ = at::ones({kFactors, kSide, kSide}, at::kFloat).unbind();
     product_ = at::empty_like(left_);
   }
 
@@ -103,18 +102,23 @@ class PiecePass {
 
  private:
   void multiply_piece() {
-    for (int64_t i = 0; i < products_; ++i) at::mm_out(product_, left_, right_);
+    for (int64_t i = 0; i < products_; ++i)
+      at::mm_out(product_, left_, right_[static_cast<size_t>(i % kFactors)]);
   }
+
+  static constexpr int64_t kFactors = 16;  // 4 MiB: as weights of layers, they leave no messages in caches
 
   mesh::Group& group_;
   int64_t pieces_, products_ = 1;  // of a piece
   std::vector<int64_t> counts_;
-  at::Tensor row_, left_, right_, product_;
+  at::Tensor row_, left_, product_;
+  std::vector<at::Tensor> right_;
 };
 
-/// Sets so many products that all pieces' take about three times as long as the exchange. Collective.
-void set_products(PiecePass& pass, int64_t pieces, mesh::Mesh& mesh) {
-  constexpr int64_t kProbe = 4, kMost = 1 << 20;
+/// Sets so many products that all pieces' take as long as layers compute beside exchanges of these `bytes`, a
+/// gather's and a sum's, or three times as long as the exchange. Collective.
+void set_products(PiecePass& pass, const PieceKind& kind, int64_t bytes, mesh::Mesh& mesh) {
+  constexpr int64_t kProbe = 16, kMost = 1 << 20;
   constexpr double kTimes = 3;
   const auto slowest = [&mesh](const std::function<void()>& work) {
     work();  // warms up
@@ -125,8 +129,10 @@ void set_products(PiecePass& pass, int64_t pieces, mesh::Mesh& mesh) {
   };
   const double alone = slowest([&] { pass.exchange(false); });
   pass.set_products(kProbe);
-  const double product = slowest([&] { pass.multiply(); }) / static_cast<double>(kProbe * pieces);
-  const double wanted = kTimes * alone / product / static_cast<double>(pieces);
+  const double product = slowest([&] { pass.multiply(); }) / static_cast<double>(kProbe * kind.pieces);
+  const double seconds =
+      kind.compute_per_byte > 0 ? kind.compute_per_byte * static_cast<double>(bytes) : kTimes * alone;
+  const double wanted = seconds / product / static_cast<double>(kind.pieces);
   pass.set_products(std::clamp<int64_t>(std::llround(std::min(wanted, 1e9)), 1, kMost));
 }
 
@@ -207,7 +213,9 @@ GroupTimes time_group(mesh::Mesh& mesh, const LinkGroup& of, const LinkSettings&
   const MessageKind kind{of.link.operation, settings.dtype, settings.wire};
   GroupTimes times{time_messages(mesh, group, kind, settings.sizes, settings.rounds), {}};
   for (size_t i = 0; in_pieces(of.link) && i < kPieces.size(); ++i) {
-    const PieceKind cut{kPieces[i], settings.dtype, settings.threads};
+    const auto work = settings.compute_per_byte.find(group.size());
+    const PieceKind cut{kPieces[i], settings.dtype, settings.threads,
+                        work == settings.compute_per_byte.end() ? 0 : work->second};
     times.pieces.push_back(time_pieces(mesh, group, cut, sizes_in_pieces(settings.sizes), settings.rounds));
   }
   return times;
@@ -315,7 +323,7 @@ std::vector<PieceTimes> time_pieces(mesh::Mesh& mesh, mesh::Group& group, const 
   std::vector<PiecePass> passes;
   for (const int64_t bytes : sizes) {
     passes.emplace_back(group, kind, bytes);
-    set_products(passes.back(), kind.pieces, mesh);
+    set_products(passes.back(), kind, 2 * bytes, mesh);
   }
   const auto note = [&](MessageTimes& times, const std::function<void()>& work) {
     mesh.world().barrier("profile");

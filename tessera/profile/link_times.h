@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,9 @@ struct PieceKind {
   int64_t pieces = 4;
   at::ScalarType dtype = at::kFloat;
   int64_t threads = 1;  // of a rank's products
+  /// Seconds of computation for a byte that a rank sends; 0: products take three times as long as messages
+  /// alone.
+  double compute_per_byte = 0;
 };
 
 /// What one rank measured of one size.
@@ -57,7 +61,7 @@ struct PieceTimes {
 
 /// A gather and a sum of `pieces` pieces each, as a pass through layers makes them: all gathers begin at
 /// once, products of a piece follow its gather, its sum follows them, and the pass ends with the sums. The
-/// products take at least about three times as long as the messages alone. Seconds and bytes are half of the
+/// products take about as long as `kind` says. Seconds and bytes are half of the
 /// two, as of "exchange" above; `sizes`: of all pieces. Collective over the mesh. Errors: CommError.
 std::vector<PieceTimes> time_pieces(mesh::Mesh& mesh, mesh::Group& group, const PieceKind& kind,
                                     const std::vector<int64_t>& sizes, int64_t rounds);
@@ -69,8 +73,7 @@ planner::LinkTimes link_times(planner::LinkTimes link,
                               const std::vector<std::vector<MessageTimes>>& of_ranks);
 
 /// The same of exchanges in pieces: means of the slowest ranks, alone and beyond the products. The slowest
-/// rank's products count, since these products take longer than those between two exchanges of a layer, and
-/// so one rank is behind the other by more than it would be there.
+/// rank's products count: by how much one rank's are behind the other's is not the exchange's time.
 planner::LinkTimes::InPieces piece_times(int64_t pieces,
                                          const std::vector<std::vector<PieceTimes>>& of_ranks);
 
@@ -81,6 +84,8 @@ struct LinkSettings {
   at::ScalarType dtype = at::kFloat, wire = at::kFloat;
   int64_t rounds = 5;
   std::vector<int64_t> sizes = kMessageBytes;
+  /// PieceKind::compute_per_byte, by ranks of a group (compute_per_exchanged_byte); 0 where there is none.
+  std::map<int64_t, double> compute_per_byte = {};
   std::chrono::milliseconds timeout{600'000};
 };
 

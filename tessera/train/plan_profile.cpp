@@ -28,6 +28,7 @@
 #include "tessera/mesh/reason.h"
 #include "tessera/planner/assumed_profile.h"
 #include "tessera/planner/profile_json.h"
+#include "tessera/profile/exchange_work.h"
 #include "tessera/profile/link_times.h"
 #include "tessera/profile/pass_times.h"
 #include "tessera/profile/slowdown.h"
@@ -218,12 +219,15 @@ void measure_units(const Measured& what, const profile::PassSettings& passes, pl
 /// Between ranks that compute on the CPU.
 void measure_messages(const Measured& what, const profile::PassSettings& passes, planner::Profile* profile) {
   const recipe::Recipe& recipe = what.job.recipe;
+  const at::ScalarType dtype = eager::resolve_dtype(recipe.precision.compute);
   const profile::LinkSettings links{.ranks = what.scope.ranks,
                                     .threads = what.threads,
                                     .shared_memory = recipe.run.shared_memory,
-                                    .dtype = eager::resolve_dtype(recipe.precision.compute),
+                                    .dtype = dtype,
                                     .wire = eager::resolve_dtype(recipe.precision.reduce),
                                     .rounds = what.job.rounds,
+                                    .compute_per_byte = profile::compute_per_exchanged_byte(
+                                        *profile, recipe, static_cast<int64_t>(at::elementSize(dtype))),
                                     .timeout = recipe::timeout_of(recipe.run)};
   profile->links = profile::measure_links(links);
   if (what.prints()) print_links(profile->links);

@@ -12,7 +12,9 @@
 #include "tessera/eager/state.h"
 #include "tessera/mesh/launched.h"
 #include "tessera/planner/profile_json.h"
+#include "tessera/profile/exchange_work.h"
 #include "tessera/profile/link_times.h"
+#include "tessera/profile/over_ranks.h"
 #include "tessera/train/commands.h"
 #include "tessera/train/print_links.h"
 
@@ -78,6 +80,24 @@ mesh::Facts facts_of(const PlanProfileHostsJob& job, const launch::Ranks& ranks,
            "start all ranks with one recipe"}};
 }
 
+/// compute_per_exchanged_byte() of the profile, which rank 0 has. Collective.
+std::map<int64_t, double> agreed_work(const planner::Profile& profile, const recipe::Recipe& recipe,
+                                      mesh::Mesh& mesh) {
+  std::map<int64_t, double> mine;
+  if (mesh.rank() == 0) {
+    const auto value_bytes =
+        static_cast<int64_t>(at::elementSize(eager::resolve_dtype(recipe.precision.compute)));
+    mine = profile::compute_per_exchanged_byte(profile, recipe, value_bytes);
+  }
+  std::map<int64_t, double> all;
+  for (int64_t ranks = 2; ranks <= mesh.world_size(); ++ranks) {
+    if (mesh.world_size() % ranks != 0) continue;
+    const double seconds = profile::sum_over_ranks(mine[ranks], mesh.world(), "profile");
+    if (seconds > 0) all[ranks] = seconds;
+  }
+  return all;
+}
+
 }  // namespace
 
 int plan_profile_hosts(const PlanProfileHostsJob& job, const launch::Ranks& ranks) {
@@ -105,6 +125,7 @@ int plan_profile_hosts(const PlanProfileHostsJob& job, const launch::Ranks& rank
                                            profile::links_between_halves(ranks.world));
   return eager::guarded(
       [&] {
+        links.compute_per_byte = agreed_work(profile, job.recipe, *mesh);
         std::vector<planner::LinkTimes> found = profile::measure_host_links(*mesh, links);
         if (ranks.rank != 0) return static_cast<int>(kExitDone);
         print_links(found);

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tessera/profile/exchange_work.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tessera/plan/traffic.h"
+
+namespace tessera::profile {
+
+std::map<int64_t, double> compute_per_exchanged_byte(const planner::Profile& profile,
+                                                     const recipe::Recipe& recipe, int64_t value_bytes) {
+  struct Work {
+    double seconds = 0, bytes = 0;
+  };
+  std::map<int64_t, Work> by_ranks;
+  const std::vector<std::string> kinds = planner::unit_kinds(profile.model);
+  for (const planner::UnitTimes& unit : profile.units) {
+    if (unit.tensor == 1 || unit.recompute != plan::Recompute::kNone) continue;
+    plan::Plan plan = plan::uniform_plan(profile.model, unit.tensor, plan::Level::kReplicate,
+                                         /*recompute=*/false, /*prefetch=*/1);
+    plan::set_tensor(&plan, profile.model, {unit.tensor, /*adjacent=*/true}, recipe.parallel.keep_gathered);
+    const auto index = static_cast<size_t>(std::ranges::find(kinds, unit.kind) - kinds.begin());
+    const double bytes =
+        plan::exchanged_per_image(profile.model, plan, index, {.compute_bytes = value_bytes});
+    Work& work = by_ranks[unit.tensor];
+    work.seconds += unit.forward + unit.backward;
+    work.bytes += bytes * static_cast<double>((unit.tensor - 1) * unit.batch);
+  }
+  std::map<int64_t, double> found;
+  for (const auto& [ranks, work] : by_ranks) {
+    if (work.bytes > 0) found[ranks] = work.seconds / work.bytes;
+  }
+  return found;
+}
+
+}  // namespace tessera::profile
