@@ -24,14 +24,13 @@ std::map<int64_t, double> compute_per_exchanged_byte(const planner::Profile& pro
     const auto index = static_cast<size_t>(std::ranges::find(kinds, unit.kind) - kinds.begin());
     const double bytes =
         plan::exchanged_per_image(profile.model, plan, index, {.compute_bytes = value_bytes});
+    if (bytes == 0) continue;  // stem and head are whole
     Work& work = by_ranks[unit.tensor];
     work.seconds += unit.forward + unit.backward;
     work.bytes += bytes * static_cast<double>((unit.tensor - 1) * unit.batch);
   }
   std::map<int64_t, double> found;
-  for (const auto& [ranks, work] : by_ranks) {
-    if (work.bytes > 0) found[ranks] = work.seconds / work.bytes;
-  }
+  for (const auto& [ranks, work] : by_ranks) found[ranks] = work.seconds / work.bytes;
   return found;
 }
 

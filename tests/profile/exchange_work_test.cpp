@@ -34,6 +34,9 @@ TEST(ComputePerExchangedByte, IsOfBlocksThatAreCut) {
   profile.units = {block(1, 1, plan::Recompute::kNone, 100), block(2, 1, plan::Recompute::kNone, 1),
                    block(2, 3, plan::Recompute::kNone, 7), block(2, 3, plan::Recompute::kAll, 100),
                    block(4, 2, plan::Recompute::kNone, 5)};
+  planner::UnitTimes stem = block(2, 3, plan::Recompute::kNone, 100);  // whole whatever the degree
+  stem.kind = "stem";
+  profile.units.push_back(stem);
   const double image = 8 * 5 * 32 * 2;  // bytes in bf16
   const std::map<int64_t, double> found = compute_per_exchanged_byte(profile, recipe, 2);
   ASSERT_EQ(found.size(), 2U);
