@@ -382,6 +382,7 @@ Memory training_memory(const arch::ModelConfig& config, const ModelSpecs& specs,
     memory.states += states_of(unit, plan, inputs);
     const GradientBytes gradients = gradient_bytes(unit, plan, inputs.accumulates);
     whole[unit.index] += gradients.whole;
+    added[unit.index] += gradients.whole;
     const bool comes = !inputs.accumulates || gradients.whole > 0;
     (unit.plan.offload != Offload::kNone ? lasting : (comes ? coming : added)[unit.index]) += gradients.slice;
   }
@@ -401,8 +402,8 @@ Memory training_memory(const arch::ModelConfig& config, const ModelSpecs& specs,
   if (plan.stages == 1) {
     std::vector<double> freed = kept;
     for (size_t i = 0; i < freed.size(); ++i) freed[i] += whole[i];
-    memory.gradients = lasting + std::accumulate(whole.begin(), whole.end(), 0.0) +
-                       std::accumulate(added.begin(), added.end(), 0.0) + beyond_activations(freed, coming);
+    memory.gradients =
+        lasting + std::accumulate(added.begin(), added.end(), 0.0) + beyond_activations(freed, coming);
     // When frozen units run, nothing is kept yet.
     const double waiting = std::accumulate(kept.begin(), kept.end(), 0.0) + again;
     memory.activations =
@@ -410,7 +411,6 @@ Memory training_memory(const arch::ModelConfig& config, const ModelSpecs& specs,
     if (inputs.records_passes) memory.recording = recording_bytes(units, plan, inputs, image, memory);
     return memory;
   }
-  for (size_t i = 0; i < whole.size(); ++i) added[i] += whole[i];
   const PassesUnderWay passes =
       passes_under_way(plan, stage, {kept, model.units, image, images}, {added, whole, coming});
   memory.gradients = lasting + passes.gradients;

@@ -25,8 +25,8 @@ class StageFronts {
   /// Times are exact but for this relative tolerance.
   static constexpr double kTolerance = 2e-4;
 
-  /// `keys`: by unit. `works`: by choice and key. `choices`: by key. `waiting`: when the
-  /// stage needs most.
+  /// `keys`: by unit. `works`: by choice and key. `choices`: by key. `waiting`: when the stage
+  /// needs most.
   StageFronts(const std::vector<size_t>& keys, const std::vector<std::vector<size_t>>& choices,
               const std::vector<std::vector<UnitWork>>& works, const Waiting& waiting, double memory_limit,
               UnitSeconds seconds);

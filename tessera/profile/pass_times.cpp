@@ -184,9 +184,10 @@ class MeasuringRank {
       std::vector<double> seconds;
       for (const UnitPass& one : found_.units.at(key_of(plan, i, batch)))
         seconds.push_back(one.forward + one.backward);
-      all += steady_mean(seconds);
+      const double of_unit = steady_mean(seconds);
+      all += of_unit;
       if (!is_block(i)) continue;
-      blocks += steady_mean(seconds);
+      blocks += of_unit;
       replayed_blocks += block;
     }
     double of_blocks = pass / all, of_others = pass / all;
