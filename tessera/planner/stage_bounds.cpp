@@ -264,18 +264,27 @@ FrameBounds frame_bounds(const ProfileTables& tables, const SearchQuestion& ques
 /// the stages before it have one more each. Together a step takes at least
 ///   (sum of w over all stages) + (m - 1) b + (m - n) f of stage s.
 /// The way of a stage before s is that of the first micro-batch forward and of the last one back, of a stage
-/// behind s that of the first one.
+/// behind s that of the first one. The step ends with the first stage's last backward pass and its sums.
 /// With GPipe every forward pass comes before the last stage's first backward pass: the last stage ends its
 /// forward passes (m - 1) f behind the first micro-batch, and the first stage its backward passes (m - 1) b
 /// behind that, with f and b of any stages. So there n counts as 1.
-double delay_of(const StageSum& stage) {
-  return stage.passes[kFirstForward] - stage.passes[kForward] + stage.last_sent - stage.sent;
+namespace {
+
+/// Seconds of the last backward pass, until the stage before goes on or, on the first stage, the step ends.
+double last_backward(const StageSum& stage, size_t index) {
+  return index == 0 ? stage.passes[kLastBackward] : stage.last_sent;
+}
+
+}  // namespace
+
+double delay_of(const StageSum& stage, size_t index) {
+  return stage.passes[kFirstForward] - stage.passes[kForward] + last_backward(stage, index) - stage.sent;
 }
 
 double beyond_one_pass(const StageSum& stage, const FrameBounds& frame, size_t index) {
   const auto m = static_cast<double>(frame.micro_batches);
   const auto n = static_cast<double>(frame.forwards_first[index]);
-  return delay_of(stage) + (m - 1) * stage.passes[kBackward] - stage.accumulation +
+  return delay_of(stage, index) + (m - 1) * stage.passes[kBackward] - stage.accumulation +
          (m - n) * stage.passes[kForward];
 }
 
@@ -289,9 +298,9 @@ double step_bound(std::span<const StageSum> stages, const FrameBounds& frame) {
     for (size_t s = 0; s < ranks; ++s) {
       double own = 0;
       for (size_t part = s; part < stages.size(); part += ranks) own += stages[part].all_passes(m);
-      own -= stages[s].passes[kLastBackward] - stages[s].last_sent;
+      own -= stages[s].passes[kLastBackward] - last_backward(stages[s], s);
       most = std::max(most, before + own);
-      before += stages[s].passes[kFirstForward] + stages[s].last_sent;
+      before += stages[s].passes[kFirstForward] + last_backward(stages[s], s);
     }
     return most;
   }
@@ -305,7 +314,7 @@ double step_bound(std::span<const StageSum> stages, const FrameBounds& frame) {
   for (size_t s = 0; s < stages.size(); ++s) {
     behind -= first_way(stages[s]);
     most = std::max(most, before + stages[s].way() + beyond_one_pass(stages[s], frame, s) + behind);
-    before += stages[s].passes[kFirstForward] + stages[s].last_sent;
+    before += stages[s].passes[kFirstForward] + last_backward(stages[s], s);
     forward = std::max(forward, stages[s].passes[kForward]);
     backward = std::max(backward, stages[s].passes[kBackward]);
   }

@@ -100,9 +100,10 @@ struct FrameBounds {
 
 FrameBounds frame_bounds(const ProfileTables& tables, const SearchQuestion& question, const Frame& frame);
 
-/// Seconds by which the first forward and the last backward pass are longer than others, which can be
-/// negative.
-double delay_of(const StageSum& stage);
+/// Seconds by which the first forward and the last backward pass of stage `index` are longer than others,
+/// which can be negative. The last backward pass ends when the gradient is sent, and on the first stage,
+/// where the step ends with it, when the last sums have ended.
+double delay_of(const StageSum& stage, size_t index);
 
 /// A time that the stage's passes cannot be below, were it alone, beyond the way of one micro-batch through
 /// all stages: Note [Pipelines] in stage_bounds.cpp.

@@ -60,9 +60,15 @@ void StageOptions::add_points(size_t group, size_t stage, size_t begin, size_t e
   for (const StageOption& option : of(group, begin, end)) {
     const double bytes = option.sum.bytes(frame_.bounds.waiting_of(stage));
     if (bytes > budget) continue;
-    const double way = option.sum.way() + (stage == 0 ? option.sum.optimizer : 0);
-    const double beyond = std::max(beyond_one_pass(option.sum, frame_.bounds, stage), 0.0);
-    if (way + beyond <= most) points->push_back({way, beyond, delay_of(option.sum), bytes, &option});
+    const double delay = delay_of(option.sum, stage),
+                 beyond = beyond_one_pass(option.sum, frame_.bounds, stage);
+    StagePoint point{option.sum.way(), std::max(beyond, 0.0), delay, bytes, &option};
+    if (stage == 0) {
+      point.way += option.sum.optimizer + delay;
+      point.beyond = std::max(beyond - delay, 0.0);
+      point.delay = 0;
+    }
+    if (point.way + point.beyond <= most) points->push_back(point);
   }
 }
 

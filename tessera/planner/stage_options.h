@@ -20,9 +20,11 @@ struct StageOption {
 
 /// An option as a stage of the pipeline.
 struct StagePoint {
-  double way = 0;     // seconds of one micro-batch forward and back; of the first stage with the update
-  double beyond = 0;  // beyond_one_pass()
-  double delay = 0;   // seconds by which the first forward and the last backward pass are longer than others
+  /// Seconds of one micro-batch forward and back. Of the first stage, whose last backward pass ends every
+  /// step: of the first forward and that backward pass, with the update.
+  double way = 0;
+  double beyond = 0;  // beyond_one_pass(); of the first stage without delay_of(), which its way has
+  double delay = 0;   // delay_of(), where the way does not have it
   double bytes = 0;   // at least
   const StageOption* option = nullptr;
   /// What the stage adds to the way of a micro-batch where its first forward and last backward pass count.

@@ -11,7 +11,8 @@ from files import JPEG, make_idx_folder, make_image_folder, shared_data
 from harness import PROGRAM, SOURCE, Run, check, main, scratch
 
 # What makes any training short. train.epochs of a command becomes train.steps; both at once are refused.
-SMALL = ("--set train.batch=16 --set schedule.warmup_steps=1 --set schedule.min_lr=0 --set run.threads=1 "
+BATCH = "--set train.batch=16 "
+SMALL = (BATCH + "--set schedule.warmup_steps=1 --set schedule.min_lr=0 --set run.threads=1 "
          "--set run.statistics_every=2")
 EPOCHS = re.compile(r"--set train\.epochs=\d+")
 LEFT_OUT = {
@@ -48,11 +49,15 @@ def commands_of(page):
 def shortened(command):
     for words, others in REPLACED.items():
         command = command.replace(words, others)
+    command = command.replace("--rounds 15", "--rounds 2")
     if "tessera train" not in command or "--dry-run" in command:
         return command
     steps = f"--set train.steps={12 if '--trace 10:12' in command else 3}"
     command = EPOCHS.sub(steps, command)
-    return f"{command} {SMALL}" if steps in command else f"{command} {steps} {SMALL}"
+    small = SMALL.replace(BATCH, "") if "four_ranks" in command else SMALL  # its plans are for the recipe's batch
+    if "--trial-steps" in command:
+        return f"{command} {small}"
+    return f"{command} {small}" if steps in command else f"{command} {steps} {small}"
 
 
 def run(command, folder):
@@ -141,6 +146,10 @@ def compare_layouts_page():
     teaches("docs/compare_layouts.md", shortened("tessera train recipes/quickstart.toml --procs 2"))
 
 
+def search_tutorial_page():
+    teaches("docs/search_tutorial.md")
+
+
 def readme():
     toml = next(text for text in blocks_of("README.md", "toml") if 'name = "flowers"' in text)
     with_data = "mkdir data && cp -r {} data/flowers && cp {} photo.jpg && cat > flowers.toml <<'END'\n{}END"
@@ -154,4 +163,4 @@ def readme():
 
 
 if __name__ == "__main__":
-    main(recipes_page, finetune_page, metrics_page, weights_page, parallel_page, pipelines_page, compare_layouts_page, readme)
+    main(recipes_page, finetune_page, metrics_page, weights_page, parallel_page, pipelines_page, compare_layouts_page, search_tutorial_page, readme)

@@ -62,11 +62,8 @@ TEST_P(LargeSearch, GapOfGiantOn64RanksIsSmall) {
 
 TEST_P(LargeSearch, GapOf120BillionOn2048RanksIsSmall) {
   const Profile profile = assumed("vit_120b.toml", {}, GetParam());
-  // Over the A100's slower network the best plans are interleaved pipelines, and the bounds of others are
-  // loose.
-  const bool fast = profile.provenance.assumed.find("H100") != std::string::npos;
-  expect_small_gap(profile, 2048, 4096, 80e9, fast ? 0.005 : 0.055, /*seconds=*/60);
-  expect_small_gap(profile, 2048, 8192, 80e9, fast ? 0.005 : 0.015, /*seconds=*/60);
+  expect_small_gap(profile, 2048, 4096, 80e9, 0.005, /*seconds=*/60);
+  expect_small_gap(profile, 2048, 8192, 80e9, 0.005, /*seconds=*/60);
 }
 
 INSTANTIATE_TEST_SUITE_P(Machines, LargeSearch, testing::Values("a100_80g.toml", "h100_sxm.toml"),
