@@ -257,6 +257,15 @@ FrameBounds frame_bounds(const ProfileTables& tables, const SearchQuestion& ques
   return bounds;
 }
 
+namespace {
+
+/// Seconds of the last backward pass, until the stage before goes on or, on the first stage, the step ends.
+double last_backward(const StageSum& stage, size_t index) {
+  return index == 0 ? stage.passes[kLastBackward] : stage.last_sent;
+}
+
+}  // namespace
+
 /// Note [Pipelines]: the first micro-batch goes forward through all stages and back, which takes the sum of
 /// their passes, w = f + b', where b' ends when the gradient is sent. Stage s can begin its first backward
 /// pass when that micro-batch has been at the stages behind it; it has done at most n forward passes by then
@@ -268,15 +277,6 @@ FrameBounds frame_bounds(const ProfileTables& tables, const SearchQuestion& ques
 /// With GPipe every forward pass comes before the last stage's first backward pass: the last stage ends its
 /// forward passes (m - 1) f behind the first micro-batch, and the first stage its backward passes (m - 1) b
 /// behind that, with f and b of any stages. So there n counts as 1.
-namespace {
-
-/// Seconds of the last backward pass, until the stage before goes on or, on the first stage, the step ends.
-double last_backward(const StageSum& stage, size_t index) {
-  return index == 0 ? stage.passes[kLastBackward] : stage.last_sent;
-}
-
-}  // namespace
-
 double delay_of(const StageSum& stage, size_t index) {
   return stage.passes[kFirstForward] - stage.passes[kForward] + last_backward(stage, index) - stage.sent;
 }

@@ -595,8 +595,8 @@ TEST_P(Published, NothingIsSaidThatTheSourceDoesNotSay) {
 INSTANTIATE_TEST_SUITE_P(Recipes, Published, testing::ValuesIn(all_published()), names);
 
 TEST(PublishedRecipes, AreAllInTheTable) {
-  const std::set<std::string> own = {"quickstart",     "fashion_mnist",        "mnist",   "clothing160",
-                                     "clothing160_96", "clothing160_finetune", "vit_120b"};
+  const std::set<std::string> own = {"quickstart",     "fashion_mnist",        "mnist",    "clothing160",
+                                     "clothing160_96", "clothing160_finetune", "vit_120b", "four_ranks"};
   for (const auto& file : std::filesystem::directory_iterator(shipped_recipes())) {
     if (file.path().extension() != ".toml") continue;
     const std::string name = file.path().stem();
