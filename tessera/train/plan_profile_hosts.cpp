@@ -125,6 +125,10 @@ int plan_profile_hosts(const PlanProfileHostsJob& job, const launch::Ranks& rank
                                            profile::links_between_halves(ranks.world));
   return eager::guarded(
       [&] {
+        if (ranks.rank == 0) {
+          std::cout << "all " << ranks.world << " ranks on " << ranks.world / ranks.local_world
+                    << " hosts have met" << std::endl;
+        }
         links.compute_per_byte = agreed_work(profile, job.recipe, *mesh);
         std::vector<planner::LinkTimes> found = profile::measure_host_links(*mesh, links);
         if (ranks.rank != 0) return static_cast<int>(kExitDone);

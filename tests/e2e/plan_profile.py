@@ -3,7 +3,6 @@
 """tessera plan profile: what it measures of a tiny model is complete, and what it refuses."""
 import json
 import signal
-import time
 
 from harness import SOURCE, TINY, check, main, scratch, send, tessera
 
@@ -154,7 +153,7 @@ def a_rank_of_a_host_dies():
         profile(folder, *QUICK, "--procs", 2).done(60)
         before = (folder / "profile.json").read_text()
         runs = launched(folder, "--rounds", 1000)
-        time.sleep(4)  # they have met
+        runs[0].wait_for_text("all 4 ranks on 2 hosts have met")
         send(runs[3].pid, signal.SIGKILL)
         for run in runs[:3]:
             check(run.wait(30) == 3 and "measuring messages between hosts" in run.text(), run.tail())
