@@ -18,6 +18,7 @@ import pathlib
 import random
 import statistics
 import sys
+import textwrap
 import time
 
 from blind_plans import Refused
@@ -181,9 +182,10 @@ def report(options):
             raise Refused(f"{name} is not measured yet: expected what run has written")
         searched, sweep, best = (json.loads((folder / file).read_text()) for file in ("searched.json", "sweep.json", "best.json"))
         fitting = sum(one["bytes"] <= bytes_of(setting["memory"]) for one in sweep.values()) - 1
-        print(f"**{name}**, {setting['images']} images a step: searched plan: {searched['text']}; predicted {searched['predicted_seconds']:.3f} s "
-              f"and {searched['predicted_bytes'] / 2**20:.0f} MiB, measured {best[SEARCHED]['bytes'] / 2**20:.0f} MiB. {fitting} of "
-              f"{len(sweep) - 1} named plans keep the memory.\n\n| plan | step, of the searched plan's | 95 % interval | MiB |\n|" + " --- |" * 4)
+        text = (f"**{name}**, {setting['images']} images a step: searched plan: {searched['text']}; predicted "
+                f"{searched['predicted_seconds']:.3f} s and {searched['predicted_bytes'] / 2**20:.0f} MiB, measured "
+                f"{best[SEARCHED]['bytes'] / 2**20:.0f} MiB. {fitting} of {len(sweep) - 1} named plans keep the memory.")
+        print(f"{textwrap.fill(text, 120)}\n\n| plan | step, of the searched plan's | 95 % interval | MiB |\n|" + " --- |" * 4)
         for plan in sorted(best, key=lambda one: statistics.median(best[one]["ratios"])):
             ratios = best[plan]["ratios"]
             low, high = bootstrap(ratios)

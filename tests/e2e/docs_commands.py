@@ -11,9 +11,8 @@ from files import JPEG, make_idx_folder, make_image_folder, shared_data
 from harness import PROGRAM, SOURCE, Run, check, main, scratch
 
 # What makes any training short. train.epochs of a command becomes train.steps; both at once are refused.
-BATCH = "--set train.batch=16 "
-SMALL = (BATCH + "--set schedule.warmup_steps=1 --set schedule.min_lr=0 --set run.threads=1 "
-         "--set run.statistics_every=2")
+BATCH = "--set train.batch=16"
+SMALL = "--set schedule.warmup_steps=1 --set schedule.min_lr=0 --set run.threads=1 --set run.statistics_every=2"
 EPOCHS = re.compile(r"--set train\.epochs=\d+")
 LEFT_OUT = {
     "./dev ": "e2e.quickstart and the tests themselves",
@@ -25,9 +24,10 @@ LEFT_OUT = {
     "tessera eval dinov2.pth": "wants DINOv2's weights; e2e.finetune computes features of such files",
     "tessera predict vit.safetensors": "e2e.finetune reads such files",
 }
-# Data and weights that nobody has: only planned, and with made-up images of that number.
+# Data and weights that nobody has: only planned, and with made-up images of that number. Fewer measurements.
 REPLACED = {"IMAGENET=folder:/data/imagenet": "IMAGENET=fake:1281167",
             "idx:/usr/share/datasets/fashion-mnist": "idx:$TESSERA_FASHION_MNIST",
+            "--rounds 15": "--rounds 2",
             "mae_finetune_b16.toml --dry-run": "mae_finetune_b16.toml --set train.init_from= --dry-run"}
 
 
@@ -49,15 +49,16 @@ def commands_of(page):
 def shortened(command):
     for words, others in REPLACED.items():
         command = command.replace(words, others)
-    command = command.replace("--rounds 15", "--rounds 2")
     if "tessera train" not in command or "--dry-run" in command:
         return command
     steps = f"--set train.steps={12 if '--trace 10:12' in command else 3}"
     command = EPOCHS.sub(steps, command)
-    small = SMALL.replace(BATCH, "") if "four_ranks" in command else SMALL  # its plans are for the recipe's batch
-    if "--trial-steps" in command:
-        return f"{command} {small}"
-    return f"{command} {small}" if steps in command else f"{command} {steps} {small}"
+    words = [command, SMALL]
+    if "four_ranks" not in command:  # its plans are for the recipe's batch
+        words.append(BATCH)
+    if steps not in command and "--trial-steps" not in command:
+        words.append(steps)
+    return " ".join(words)
 
 
 def run(command, folder):
@@ -163,4 +164,5 @@ def readme():
 
 
 if __name__ == "__main__":
-    main(recipes_page, finetune_page, metrics_page, weights_page, parallel_page, pipelines_page, compare_layouts_page, search_tutorial_page, readme)
+    main(recipes_page, finetune_page, metrics_page, weights_page, parallel_page, pipelines_page, compare_layouts_page,
+         search_tutorial_page, readme)
