@@ -3,12 +3,14 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace tessera::cli {
 
-/// `where`: "cli.command", for messages. Errors: UserError that names `option` when `path` is no name of a
-/// file in a folder that exists, or, without `force`, when the file exists.
+/// `where`: "cli.command", for messages; `read`: files that the command reads. Errors: UserError that names
+/// `option` when `path` is no name of a file in a folder that exists and can be written, is a pipe, or is one
+/// of `read` even by another name; and, without `force`, when the file exists.
 void check_output_file(const char* where, const std::string& path, bool force,
-                       const std::string& option = "--output");
+                       const std::string& option = "--output", const std::vector<std::string>& read = {});
 
 }  // namespace tessera::cli

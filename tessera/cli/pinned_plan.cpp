@@ -4,6 +4,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <tuple>
 
 #include "tessera/base/checksum.h"
 #include "tessera/base/error.h"
@@ -25,27 +26,53 @@ std::string hash_of(const std::string& text) {
   return checksum.hex();
 }
 
-/// The plan of an earlier start, if it is for as many ranks and as it was written.
-std::optional<PinnedPlan> plan_before(const fs::path& record, const fs::path& plan, int64_t ranks) {
+/// Do --set options of this start change the images of a step?
+bool changes_batch(const PredictionQuery& query) {
+  const auto sizes = [&](const std::vector<std::string>& sets) {
+    const recipe::TrainRecipe train = recipe::read_recipe(query.recipe, sets).train;
+    return std::tuple(train.batch, train.batch_per_rank, train.accumulation);
+  };
+  return sizes(query.sets) != sizes({});
+}
+
+/// Does this start ask for another memory or profile than the search that wrote `record` had?
+bool asks_otherwise(const SearchRequest& request, const nlohmann::json& record) {
+  if (!request.memory.empty() &&
+      static_cast<int64_t>(bytes_from_text(request.memory, kTrainPlan)) != record.at("memory_limit_bytes"))
+    return true;
+  return !request.query.profile.empty() &&
+         fs::absolute(request.query.profile).string() != record.at("profile").get<std::string>();
+}
+
+/// The plan of an earlier start, if it is as it was written, and for the ranks, memory, profile and batch
+/// that are asked for now.
+std::optional<PinnedPlan> plan_before(const fs::path& record, const fs::path& plan,
+                                      const SearchRequest& request) {
   std::error_code ignored;
   if (!fs::exists(record, ignored) || !fs::exists(plan, ignored)) return std::nullopt;
   const auto json = nlohmann::json::parse(read_file(record), nullptr, /*allow_exceptions=*/false);
   try {
-    if (json.at("ranks") != ranks || json.at("plan_hash") != hash_of(read_file(plan))) return std::nullopt;
+    if (json.at("ranks") != request.query.ranks || json.at("plan_hash") != hash_of(read_file(plan)) ||
+        asks_otherwise(request, json) || changes_batch(request.query))
+      return std::nullopt;
     return PinnedPlan{json.at("settings"), json.at("seconds")};
   } catch (const nlohmann::json::exception&) {
     return std::nullopt;
   }
 }
 
-/// Settings that an earlier search added to the run's recipe: a new search begins with those before.
+/// Settings that an earlier search added to the run's recipe: a new search begins with those before, and
+/// those of this start come after them.
 void restore_recipe(const fs::path& record, std::vector<std::string>* sets) {
   std::error_code ignored;
   if (!fs::exists(record, ignored)) return;
   const auto json = nlohmann::json::parse(read_file(record), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("settings_before")) return;
+  std::vector<std::string> all;
   for (const auto& set : json.at("settings_before"))
-    if (set.is_string()) sets->push_back(set);
+    if (set.is_string()) all.push_back(set);
+  all.insert(all.end(), sets->begin(), sets->end());
+  *sets = all;
 }
 
 std::vector<std::string> settings_before(const recipe::Recipe& recipe) {
@@ -102,7 +129,7 @@ void check_search(const SearchRequest& request, const recipe::Recipe& recipe, bo
 PinnedPlan pinned_plan(SearchRequest request, const fs::path& folder, bool resumes) {
   const fs::path record = folder / "plan_search.json", plan = folder / "searched_plan.json";
   if (resumes) {
-    if (std::optional<PinnedPlan> before = plan_before(record, plan, request.query.ranks)) {
+    if (std::optional<PinnedPlan> before = plan_before(record, plan, request)) {
       std::cerr << "the plan that was searched before: " << plan.string() << '\n';
       return *before;
     }

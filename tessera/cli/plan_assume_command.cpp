@@ -27,7 +27,8 @@ struct AssumeOptions {
 };
 
 int assume(const AssumeOptions& options) {
-  check_output_file("cli.plan_assume", options.output, options.force);
+  check_output_file("cli.plan_assume", options.output, options.force, "--output",
+                    {options.recipe, options.machine});
   const recipe::Recipe recipe = recipe::read_recipe(options.recipe, options.sets);
   planner::Machine machine = recipe::read_machine(options.machine);
   machine.ranks_of_host = options.ranks_per_host.value_or(machine.ranks_of_host);

@@ -2,6 +2,7 @@
 #include "tessera/cli/plan_explain_command.h"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 
@@ -36,11 +37,13 @@ std::vector<std::string> commands_of(const ExplainOptions& options, const Explai
 }
 
 void check_files(const ExplainOptions& options) {
-  const bool force = options.search.request.query.force;
-  check_output_file(kExplainWhere, options.output, force);
+  const PredictionQuery& query = options.search.request.query;
+  const std::vector<std::string> read = {query.recipe, query.profile};
+  check_output_file(kExplainWhere, options.output, query.force, "--output", read);
   if (options.plan.empty()) return;
-  check_output_file(kExplainWhere, options.plan, force, "--plan");
-  if (options.plan != options.output) return;
+  check_output_file(kExplainWhere, options.plan, query.force, "--plan", read);
+  const auto place = [](const std::string& path) { return std::filesystem::weakly_canonical(path); };
+  if (place(options.plan) != place(options.output)) return;
   user_error({.where = kExplainWhere,
               .problem = concat("--plan and --output are both ", escape(options.plan)),
               .expected = "two files"});
@@ -81,7 +84,8 @@ more memory, and says how many images a rank-hour yields with 1, 2, 4, ... ranks
 Examples:
   tessera plan explain recipes/bv_s16_90ep.toml --profile profile.json --ranks 2
   tessera plan assume recipes/vit_huge.toml --machine recipes/machines/h100_sxm.toml -o huge-h100.json
-  tessera plan explain recipes/vit_huge.toml --profile huge-h100.json --hosts 8x8 --memory 80GB -o huge.html --plan huge.json)");
+  tessera plan explain recipes/vit_huge.toml --profile huge-h100.json --hosts 8x8 --memory 80GB --batch 1024 \
+    -o huge.html --plan huge.json)");
   return [options] { return explain(*options); };
 }
 

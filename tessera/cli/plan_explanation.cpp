@@ -61,7 +61,7 @@ Json json_of(const planner::RankCount& count) {
 }
 
 void print_plan(const std::string& name, const planner::FoundPlan& plan, bool fits, std::ostream& out) {
-  out << padded(fits ? fixed(1 / plan.seconds_per_image(), 1) : "-", 12)
+  out << padded(fits ? monitor::rate_text(1 / plan.seconds_per_image()) : "-", 12)
       << padded(fits ? planner::seconds_text(plan.time.seconds) : "-", 10)
       << padded(human_bytes(plan.most_memory()), 12) << "  " << name << ": " << frame_text(plan.question)
       << "; " << layout_text(plan.question.plan) << '\n';
@@ -96,7 +96,8 @@ void print_count(const planner::RankCount& count, std::ostream& out) {
     out << "  " << count.reason << '\n';
     return;
   }
-  out << padded(fixed(count.images_per_second, 1), 12) << padded(fixed(count.images_per_rank_hour, 0), 14)
+  out << padded(monitor::rate_text(count.images_per_second), 12)
+      << padded(fixed(count.images_per_rank_hour, 0), 14)
       << padded(print("%.1f %%", 100 * count.efficiency), 10) << "  " << frame_text(count.best->question)
       << "; " << layout_text(count.best->question.plan) << '\n';
 }
@@ -154,8 +155,8 @@ std::string renting_text(const planner::Explanation& explanation) {
 
 void print_explanation(const ExplainedPlan& explained, std::ostream& out) {
   const planner::SearchResult& result = explained.searched.result;
-  out << "at most " << human_bytes(explained.searched.question.memory) << " of a rank; " << gap_text(result)
-      << '\n';
+  out << "at most " << human_bytes(explained.searched.question.memory) << " of a rank; "
+      << search_text(result) << '\n';
   for (const std::string& note : explained.searched.notes) out << "kept: " << note << '\n';
   out << "    images/s      step      memory  plan, and why it is not chosen\n";
   print_plan("winner", result.best.front(), /*fits=*/true, out);

@@ -49,7 +49,7 @@ std::string found_sentence(const ExplainedPlan& explained) {
   const planner::FoundPlan& best = explained.searched.result.best.front();
   const int64_t ranks = explained.searched.question.ranks;
   return concat(
-      "The fastest plan found trains <b>", monitor::fixed(1 / best.seconds_per_image(), 1),
+      "The fastest plan found trains <b>", monitor::rate_text(1 / best.seconds_per_image()),
       " images/s</b> on ", counted(ranks, "rank"),
       " (a rank is a process with its own GPU or CPU cores): a step, which updates the weights once "
       "from ",
@@ -83,11 +83,8 @@ std::string layout_sentence(const ExplainedPlan& explained) {
 
 std::string rivals_sentence(const ExplainedPlan& explained) {
   const planner::SearchResult& result = explained.searched.result;
-  const double gap = result.gap();
-  const std::string bound =
-      gap < 1e-6 ? "No plan that the search may choose is faster."
-                 : concat("A bound shows that no plan that the search may choose is more than ",
-                          monitor::print("%.1f", 100 * gap), " % faster.");
+  const std::string bound = concat(
+      "Proven by bounds, for the plans that the search may choose (the space): ", bound_text(result), ".");
   const planner::Alternative* next = next_kind(explained);
   if (next == nullptr) return concat("No plan of another kind fits. ", bound);
   return concat("The next kind of plan is ", escape_html(next->name), ", ", escape_html(next->reason), ". ",
@@ -115,9 +112,10 @@ std::string broken_command(const std::string& command) {
 
 std::string commands_text(const ExplainedPlan& explained) {
   if (explained.commands.empty()) return "";
-  const char* where = is_one_host(explained.searched)
-                          ? ""
-                          : " these commands, of which a launcher starts the last one on every host";
+  const char* where =
+      is_one_host(explained.searched)
+          ? ""
+          : " these commands; a launcher such as srun or torchrun starts the training once for every rank";
   std::string text = concat("<p>Train it with", where, ":</p>\n");
   for (const std::string& command : explained.commands)
     text += concat("<pre class=\"command\"><code>", escape_html(broken_command(command)), "</code></pre>\n");
@@ -171,7 +169,7 @@ std::string cards(const ExplainedPlan& explained) {
   const size_t space = memory.find(' ');
   return concat(
       "<div class=\"cards\">\n",
-      monitor::card("Throughput", monitor::fixed(1 / best.seconds_per_image(), 1), "images/s",
+      monitor::card("Throughput", monitor::rate_text(1 / best.seconds_per_image()), "images/s",
                     concat("predicted, ", counted(explained.searched.question.ranks, "rank"))),
       monitor::card("Step", planner::seconds_text(best.time.seconds), "", counted(best.batch, "image")),
       monitor::card("Memory of a rank", memory.substr(0, space), memory.substr(space + 1),

@@ -40,7 +40,7 @@ class PlanRows {
            const std::string& reason) {
     const auto number = [](const std::string& text) { return concat("<td class=\"n\">", text, "</td>"); };
     rows_ += concat("<tr class=\"plan ", style, "\"><td>", named_plan(name, plan_words(plan)), "</td>",
-                    number(fits ? monitor::fixed(1 / plan.seconds_per_image(), 1) : "–"),
+                    number(fits ? monitor::rate_text(1 / plan.seconds_per_image()) : "–"),
                     number(fits ? planner::seconds_text(plan.time.seconds) : "–"),
                     number(concat(fits ? "" : "<span class=\"out\">", human_bytes(plan.most_memory()),
                                   fits ? "" : "</span>")),
@@ -110,7 +110,7 @@ std::vector<std::string> variation_row(const planner::Variation& variation, doub
 
 std::vector<std::string> count_row(const planner::RankCount& count) {
   if (!count.best) return {human_count(count.ranks), "–", "–", "–", escape_html(count.reason)};
-  return {human_count(count.ranks), monitor::fixed(count.images_per_second, 1),
+  return {human_count(count.ranks), monitor::rate_text(count.images_per_second),
           monitor::fixed(count.images_per_rank_hour, 0), monitor::print("%.1f %%", 100 * count.efficiency),
           plan_words(*count.best)};
 }
@@ -252,7 +252,7 @@ std::string plans_part(const ExplainedPlan& explained) {
           "</tr></thead>\n<tbody>\n",
           rows.html(),
           "</tbody></table></div>\n<p class=\"soft\">All blocks of a kind have the same layout; ",
-          escape_html(gap_text(explained.searched.result)), ".</p>\n"));
+          escape_html(search_text(explained.searched.result)), ".</p>\n"));
 }
 
 std::string stages_part(const ExplainedPlan& explained) {

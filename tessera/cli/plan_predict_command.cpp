@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/cli/output_file.h"
 #include "tessera/cli/plan_prediction.h"
 #include "tessera/cli/recipe_and_profile.h"
 
@@ -25,7 +26,6 @@ std::shared_ptr<PredictOptions> add_options(CLI::App* command) {
   auto options = std::make_shared<PredictOptions>();
   PredictionQuery& query = options->query;
   add_recipe_and_profile(command, &query);
-  add_force(command, &query);
   command->add_option("--ranks", query.ranks, "Number of ranks of the training")
       ->required()
       ->check(CLI::Range(int64_t{1}, kMostPredictedRanks));
@@ -44,6 +44,9 @@ int run_predict(const PredictOptions& options) {
 
 int run_simulate(PredictOptions options) {
   options.query.record = !options.trace.empty();
+  if (options.query.record)
+    check_output_file("cli.plan_simulate", options.trace, options.query.force, "--trace",
+                      {options.query.recipe, options.query.profile});
   const Prediction prediction = predict(options.query, here());
   print_prediction(prediction, std::cout);
   print_drawing(prediction, std::cout);
@@ -58,6 +61,7 @@ int run_simulate(PredictOptions options) {
 Action add_plan_predict(CLI::App& plan) {
   CLI::App* command = plan.add_subcommand("predict", "Predict step time, traffic and memory of a layout");
   const auto options = add_options(command);
+  add_force(command, &options->query);
   command->add_flag("--json", options->json, "Print JSON instead of a table");
   command->footer(R"(
 The layout is that of the recipe: its keys shard.* and parallel.*, or the plan file of parallel.plan.
@@ -70,6 +74,7 @@ Example:
 Action add_plan_simulate(CLI::App& plan) {
   CLI::App* command = plan.add_subcommand("simulate", "Simulate a step of a layout and show it over time");
   const auto options = add_options(command);
+  add_force(command, &options->query, "the trace file");
   command->add_option("--trace", options->trace,
                       "Trace file (JSON) to write for Perfetto or chrome://tracing (default: none)");
   command->footer(R"(

@@ -47,6 +47,30 @@ void check_kept_activations(const PredictionQuery& query, const recipe::Recipe& 
          concat("\"", keeps ? "never" : "always", "\", as the recipe says"));
 }
 
+void check_device(const PredictionQuery& query, const Here& here, const recipe::Recipe& recipe,
+                  const planner::Provenance& from) {
+  using recipe::DeviceKind;
+  const DeviceKind wanted = recipe.run.device;
+  if (from.is_of_gpu() && wanted == DeviceKind::kCpu)
+    refuse(query, concat("the profile is of a GPU: ", escape(from.device)),
+           "one of the CPU (run.device = \"cpu\")");
+  if (!from.is_of_gpu() && wanted == DeviceKind::kCuda)
+    refuse(query, "the profile is of the CPU", "one of a GPU (run.device = \"cuda\")");
+  if (!from.is_of_gpu() && wanted == DeviceKind::kAuto && !here.gpus.empty())
+    refuse(query, "the profile is of the CPU",
+           concat("one of ", here.gpus.front(), ", on which a run computes, or run.device = \"cpu\""));
+}
+
+/// Where the recipe leaves the dtype open, an assumed profile decides, and the dtype that the machine takes.
+void check_compute(const PredictionQuery& query, const recipe::Recipe& recipe,
+                   const planner::Provenance& from) {
+  const bool is_open = recipe.precision.compute == recipe::Dtype::kAuto;
+  const std::string wanted = is_open ? from.automatic_compute : dtype_name(recipe.precision.compute);
+  if (wanted.empty() || wanted == from.compute) return;
+  refuse(query, concat("the profile ", from.is_assumed() ? "is for " : "was measured in ", from.compute),
+         concat(wanted, " (precision.compute", is_open ? " is auto)" : ")"), from.is_assumed());
+}
+
 /// Assumed and imported profiles name no machine, build or number of threads.
 void check_origin(const PredictionQuery& query, const Here& here, const recipe::Recipe& recipe,
                   const planner::Provenance& from) {
@@ -60,6 +84,7 @@ void check_origin(const PredictionQuery& query, const Here& here, const recipe::
   if (recipe.run.threads > 0 && recipe.run.threads != from.threads)
     refuse(query, concat("the profile was measured with ", from.threads, " threads per rank"),
            concat(recipe.run.threads, " (run.threads)"));
+  check_device(query, here, recipe, from);
   check_kept_activations(query, recipe, from);
 }
 
@@ -77,10 +102,7 @@ void check_profile(const PredictionQuery& query, const Here& here, const recipe:
   }
   const planner::Provenance& from = profile.provenance;
   check_origin(query, here, recipe, from);
-  const std::string compute = dtype_name(recipe.precision.compute);
-  if (!compute.empty() && compute != from.compute)
-    refuse(query, concat("the profile ", from.is_assumed() ? "is for " : "was measured in ", from.compute),
-           concat(compute, " (precision.compute)"), from.is_assumed());
+  check_compute(query, recipe, from);
 }
 
 /// What is simulated lies in memory.
@@ -187,6 +209,13 @@ void count_recordings(PredictedRecipe* of, planner::StepQuestion* question) {
 }  // namespace
 
 PredictedRecipe read_predicted(const PredictionQuery& query, const Here& here) {
+  if (query.recipe.ends_with(".json")) {
+    user_error({.where = kWhere,
+                .problem = concat("RECIPE is ", escape(query.recipe), ", a JSON file"),
+                .expected = "a recipe (TOML)",
+                .hint = concat("of a plan file: the recipe that it is for, and --set parallel.plan=",
+                               escape(query.recipe))});
+  }
   PredictedRecipe of{recipe::read_recipe(query.recipe, query.sets),
                      planner::profile_from_json(read_file(query.profile), query.profile)};
   check_profile(query, here, of.recipe, of.profile);
@@ -225,6 +254,10 @@ Prediction predict(const PredictedRecipe& of, const planner::StepQuestion& quest
     result.time.assumptions.insert(result.time.assumptions.begin(),
                                    concat("the machine, ", from.device, ": ", from.assumed));
   }
+  if (from.is_assumed() && of.recipe.run.keep_activations == recipe::KeepActivations::kAuto)
+    result.time.assumptions.push_back(
+        "run.keep_activations = \"never\"; \"auto\" may keep outputs of norms and GELUs, in up to 80 % of a "
+        "GPU's memory");
   if (!from.assumed_links.empty())
     result.time.assumptions.push_back(concat("messages between ranks and slowdowns, ", from.assumed_links));
   if (from.is_of_gpu() && of.recipe.run.keep_activations == recipe::KeepActivations::kAuto) {
@@ -264,7 +297,7 @@ void print_prediction(const Prediction& prediction, std::ostream& out) {
       << (plan.world == 1 ? " rank, " : " ranks, ") << prediction.sizes.batch << " images per step ("
       << prediction.sizes.per_rank << " per rank x " << prediction.sizes.accumulation
       << (prediction.sizes.accumulation == 1 ? " micro-batch" : " micro-batches") << ")\n";
-  if (plan.stages > 1) out << "seconds of stage " << time.slowest << ", which stands still the least\n";
+  if (plan.stages > 1) out << "seconds of stage " << time.slowest << ", which is idle the least\n";
   for (const auto& [name, seconds] : rows_of(stage.parts)) {
     if (seconds == 0 && hidden_text(name, stage).empty()) continue;
     out << "  " << name << std::string(14 - std::string(name).size(), ' ')
@@ -272,7 +305,7 @@ void print_prediction(const Prediction& prediction, std::ostream& out) {
         << hidden_text(name, stage) << '\n';
   }
   out << "  step          " << monitor::print("%10.4f s", time.seconds) << "  "
-      << monitor::print("%.1f", prediction.images_per_second) << " images/s\n"
+      << monitor::rate_text(prediction.images_per_second) << " images/s\n"
       << "sent per rank and step: " << human_bytes(prediction.traffic.total()) << " (gathered "
       << human_bytes(prediction.traffic.gathered) << ", reduced " << human_bytes(prediction.traffic.reduced)
       << ", exchanged " << human_bytes(prediction.traffic.exchanged) << ", passed "

@@ -53,7 +53,8 @@ int profile(const ProfileOptions& options) {
                   .problem = concat("--batches has ", batch),
                   .expected = concat("1 to ", kMostProfiledBatch, " images")});
   }
-  check_output_file(kProfileWhere, options.output, options.force);
+  check_output_file(kProfileWhere, options.output, options.force, "--output",
+                    {options.recipe, options.machine});
   train::PlanProfileJob job;
   job.recipe = recipe::read_recipe(options.recipe, options.sets);
   job.procs = options.procs;

@@ -16,7 +16,7 @@ namespace tessera::cli {
 namespace {
 
 constexpr const char* kPlanSearch = "cli.plan_search";
-constexpr double kShareOfFreeMemory = 0.9;  // the rest is for the idle programs
+constexpr double kShareOfFreeMemory = 0.9;  // the rest is for idle programs; on GPUs for CUDA and NCCL
 constexpr int64_t kMostImages = 1'000'000'000;
 constexpr int64_t kMostImagesOfRank = 1024;  // of a step, with --batch any
 
@@ -43,8 +43,7 @@ bool depends_on_micro_batch(const arch::ModelConfig& model) { return !arch::buff
 
 double default_memory(const planner::Profile& profile, int64_t ranks_of_host) {
   const planner::Provenance& from = profile.provenance;
-  if (from.memory_bytes > 0)
-    return (from.is_of_gpu() ? kShareOfFreeMemory : 1) * static_cast<double>(from.memory_bytes);
+  if (from.memory_bytes > 0) return kShareOfFreeMemory * static_cast<double>(from.memory_bytes);
   return kShareOfFreeMemory * static_cast<double>(launch::available_memory()) /
          static_cast<double>(ranks_of_host);
 }
@@ -52,15 +51,17 @@ double default_memory(const planner::Profile& profile, int64_t ranks_of_host) {
 void take_batch(const SearchRequest& request, const recipe::TrainRecipe& train, SearchedPlan* searched) {
   planner::SearchQuestion& question = searched->question;
   question.micro_batches = train.accumulation;
+  if (train.batch > 0) question.images_of_rank = train.batch_per_rank;
   if (request.batch == std::vector<std::string>{"any"}) {
     question.batches = any_batch(question.ranks);
+    searched->notes.push_back(
+        concat("batches: 1, 2, 4, ... ", kMostImagesOfRank, " images of each rank (--batch any)"));
   } else if (!request.batch.empty()) {
     for (const std::string& one : request.batch) question.batches.push_back(images_from_text(one));
   } else {
     const recipe::BatchSizes sizes =
         recipe::resolve_batch(train, train.batch > 0 && train.batch_per_rank == 0 ? 1 : question.ranks);
     question.batches = {sizes.batch};
-    if (train.batch > 0) question.images_of_rank = train.batch_per_rank;
     question.equal_ranks = question.images_of_rank > 0;
   }
   if (question.micro_batches > 0)
@@ -103,14 +104,18 @@ SearchedPlan question_of(const SearchRequest& request, const Here& here) {
 [[noreturn]] void nothing_fits(const SearchedPlan& searched) {
   const planner::SearchResult& result = searched.result;
   const std::string limit = human_bytes(searched.question.memory);
-  if (!result.smallest)
-    user_error({.where = kPlanSearch, .problem = concat("no plan was found within ", limit, " of a rank")});
+  if (!result.smallest) {
+    user_error({.where = kPlanSearch,
+                .problem = "the profile has no unit whose times a plan could use",
+                .expected = "times of every unit of the model",
+                .hint = "measure again with tessera plan profile"});
+  }
   const planner::FoundPlan& smallest = *result.smallest;
   user_error({.where = kPlanSearch,
               .problem = concat("no plan fits into ", limit, " of a rank"),
               .expected = concat("at least ", human_bytes(smallest.most_memory()), ": ",
                                  frame_text(smallest.question), "; ", layout_text(smallest.question.plan)),
-              .hint = "give more --memory or more --ranks, or a smaller train.batch"});
+              .hint = "give more memory or ranks, or a smaller train.batch"});
 }
 
 /// "blocks.0" and "blocks.11" give "blocks.0-11".
@@ -220,15 +225,10 @@ std::vector<std::string> settings_of(const SearchedPlan& searched, const planner
   std::vector<std::string> sets = {concat("parallel.plan=\"", escape(path), '"')};
   const recipe::TrainRecipe& train = searched.of.recipe.train;
   if (plan.batch != train.batch) sets.push_back(concat("train.batch=", plan.batch));
-  if (plan.question.plan.stages == 1) {
-    if (plan.question.accumulation != train.accumulation)
-      sets.push_back(concat("train.accumulation=", plan.question.accumulation));
-  } else if (train.accumulation > 0) {
-    sets.emplace_back("train.accumulation=0");
-  }
   if (train.batch_per_rank > 0 && train.batch_per_rank != plan.question.batch)
     sets.push_back(concat("train.batch_per_rank=", plan.question.batch));
-  if (searched.of.profile.provenance.is_of_gpu() &&
+  const planner::Provenance& from = searched.of.profile.provenance;
+  if ((from.is_of_gpu() || from.is_assumed()) &&
       searched.of.recipe.run.keep_activations == recipe::KeepActivations::kAuto)
     sets.push_back(concat("run.keep_activations=", keeps_activations(searched.of) ? "always" : "never"));
   // Keys that would contradict the plan.
@@ -260,14 +260,19 @@ std::string training_command(const SearchRequest& request, const SearchedPlan& s
   return concat(command, " --expected-step ", plan.time.seconds);
 }
 
-std::string gap_text(const planner::SearchResult& result) {
-  const std::string count = concat(result.bounded, " groups of plans bounded, ", result.simulated,
-                                   " plans simulated in ", monitor::print("%.2f", result.seconds), " s");
+std::string bound_text(const planner::SearchResult& result) {
+  if (result.lower_bound <= 0)
+    return "other plans may be faster by any factor: there was no time to bound them";
   const double gap = result.gap();
-  const std::string proven = gap < 1e-6 ? "no plan of the space is faster"
-                                        : concat("no plan of the space is more than ",
-                                                 monitor::print("%.2f", 100 * gap), " % faster");
-  return concat(count, result.timed_out ? " (time limit)" : "", ": ", proven);
+  return gap < 1e-6 ? "no plan of the space is faster"
+                    : concat("no plan of the space takes more than ", monitor::print("%.2f", 100 * gap),
+                             " % less time");
+}
+
+std::string search_text(const planner::SearchResult& result) {
+  return concat(result.bounded, " groups of plans bounded, ", result.simulated, " plans simulated in ",
+                monitor::print("%.2f", result.seconds), " s", result.timed_out ? " (time limit)" : "", ": ",
+                bound_text(result));
 }
 
 Prediction prediction_of(const SearchedPlan& searched, const planner::FoundPlan& plan) {
@@ -276,16 +281,16 @@ Prediction prediction_of(const SearchedPlan& searched, const planner::FoundPlan&
 
 void print_search(const SearchedPlan& searched, size_t most, std::ostream& out) {
   const planner::SearchResult& result = searched.result;
-  out << "at most " << human_bytes(searched.question.memory) << " of a rank; " << gap_text(result) << '\n';
+  out << "at most " << human_bytes(searched.question.memory) << " of a rank; " << search_text(result) << '\n';
   for (const std::string& note : searched.notes) out << "kept: " << note << '\n';
   out << "   images/s      step     memory  plan\n";
   for (size_t i = 0; i < std::min(most, result.best.size()); ++i) {
     const planner::FoundPlan& plan = result.best[i];
     std::string memory = human_bytes(plan.most_memory());
     memory.insert(0, memory.size() < 10 ? 10 - memory.size() : 0, ' ');
-    out << monitor::print("%11.1f", 1 / plan.seconds_per_image())
-        << monitor::print("  %7.4f s", plan.time.seconds) << ' ' << memory << "  "
-        << frame_text(plan.question) << ": " << layout_text(plan.question.plan) << '\n';
+    const std::string rate = monitor::rate_text(1 / plan.seconds_per_image());
+    out << monitor::print("%11s", rate.c_str()) << monitor::print("  %7.4f s", plan.time.seconds) << ' '
+        << memory << "  " << frame_text(plan.question) << ": " << layout_text(plan.question.plan) << '\n';
   }
   out << "\nthe first of them\n";
   print_prediction(prediction_of(searched, result.best.front()), out);

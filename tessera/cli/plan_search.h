@@ -49,8 +49,10 @@ bool is_one_host(const SearchedPlan& searched);
 /// `tessera train ...` with these settings and those of the request.
 std::string training_command(const SearchRequest& request, const SearchedPlan& searched,
                              const planner::FoundPlan& plan, const std::string& path);
-/// "13 groups of plans bounded, 9 plans simulated in 0.10 s: no plan of the space is faster".
-std::string gap_text(const planner::SearchResult& result);
+/// "no plan of the space is faster", or by how much one could be.
+std::string bound_text(const planner::SearchResult& result);
+/// "13 groups of plans bounded, 9 plans simulated in 0.10 s: " and bound_text().
+std::string search_text(const planner::SearchResult& result);
 /// The prediction of a found plan.
 Prediction prediction_of(const SearchedPlan& searched, const planner::FoundPlan& plan);
 

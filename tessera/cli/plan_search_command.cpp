@@ -26,7 +26,9 @@ struct SearchCommandOptions {
 
 int search(const SearchCommandOptions& options) {
   const SearchRequest request = request_of(options.search, kSearchWhere);
-  if (!options.output.empty()) check_output_file(kSearchWhere, options.output, request.query.force);
+  const PredictionQuery& query = request.query;
+  if (!options.output.empty())
+    check_output_file(kSearchWhere, options.output, query.force, "--output", {query.recipe, query.profile});
   SearchedPlan searched = search_plan(request, here());
   if (options.verify) verify_plans(request, &searched, options.json ? std::cerr : std::cout);
   options.json ? print_search_json(searched, std::cout) : print_search(searched, options.show, std::cout);
@@ -51,8 +53,9 @@ Action add_plan_search(CLI::App& plan) {
       ->capture_default_str();
   command->add_option("-o,--output", options->output, "Plan file to write; empty: none")
       ->capture_default_str();
-  command->add_flag("--verify", options->verify,
-                    "Make a few steps with the best 3 plans on this host and choose the fastest");
+  command->add_flag(
+      "--verify", options->verify,
+      "Make a few steps on this host with the best 3 plans whose blocks differ, and choose the fastest");
   command->add_flag("--json", options->json, "Print JSON instead of a table");
   command->add_flag(
       "--force", options->search.request.query.force,

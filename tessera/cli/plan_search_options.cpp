@@ -60,10 +60,10 @@ void add_search_options(CLI::App* command, SearchOptions* options) {
       ->check(CLI::Range(int64_t{1}, kMostSearchedRanks));
   command->add_option("--hosts", options->hosts,
                       "Hosts and ranks of each, such as 4x8 (default: hosts as in the profile)");
-  command->add_option("--memory", request.memory,
-                      "Memory of a rank, such as 24GiB (default: an assumed device's; 90 % of a measured "
-                      "GPU's, or of what is "
-                      "free here, divided by the ranks of a host)");
+  command->add_option(
+      "--memory", request.memory,
+      "Memory of a rank, such as 24GiB (default: 90 % of a GPU's, or of what is free here, divided "
+      "by the ranks of a host)");
   command
       ->add_option("--batch", request.batch,
                    "Images of a step over all ranks: numbers, or any; the plan with most images/s is chosen "

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
@@ -105,23 +105,34 @@ double trial_seconds(const SearchRequest& request, const SearchedPlan& searched,
   return nlohmann::json::parse(read_file(run / "summary.json")).at("step_seconds").get<double>();
 }
 
+/// The places of the first plans of which no two have the same blocks.
+std::vector<size_t> plans_to_try(const std::vector<planner::FoundPlan>& best) {
+  std::vector<size_t> chosen;
+  for (size_t i = 0; i < best.size() && chosen.size() < kPlans; ++i) {
+    if (std::ranges::none_of(chosen, [&](size_t other) { return has_same_blocks(best[i], best[other]); }))
+      chosen.push_back(i);
+  }
+  return chosen;
+}
+
 }  // namespace
 
 void verify_plans(const SearchRequest& request, SearchedPlan* searched, std::ostream& out) {
   check_host(*searched);
   std::vector<planner::FoundPlan>& best = searched->result.best;
-  const size_t count = std::min(kPlans, best.size());
+  const std::vector<size_t> tried = plans_to_try(best);
   const launch::ScratchFolder scratch("verify");
-  std::vector<double> seconds(count, std::numeric_limits<double>::infinity());
+  std::map<size_t, double> seconds;
   for (int round = 0; round < kRounds; ++round) {
-    for (size_t i = 0; i < count; ++i) {
-      const fs::path folder = scratch.path() / std::to_string(i);
-      seconds[i] = std::min(seconds[i], trial_seconds(request, *searched, best[i], folder));
+    for (const size_t i : tried) {
+      const double now = trial_seconds(request, *searched, best[i], scratch.path() / std::to_string(i));
+      const auto [at, is_new] = seconds.try_emplace(i, now);
+      if (!is_new) at->second = std::min(at->second, now);
     }
   }
   const auto per_image = [&](size_t i) { return seconds[i] / static_cast<double>(best[i].batch); };
   size_t fastest = 0;
-  for (size_t i = 0; i < count; ++i) {
+  for (const size_t i : tried) {
     if (per_image(i) < per_image(fastest)) fastest = i;
     out << "tried: " << monitor::print("%.4f s a step, predicted %.4f s: ", seconds[i], best[i].time.seconds)
         << frame_text(best[i].question) << ": " << layout_text(best[i].question.plan) << '\n';

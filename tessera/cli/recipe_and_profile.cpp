@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "tessera/base/text.h"
+
 namespace tessera::cli {
 
 void add_recipe_and_profile(CLI::App* command, PredictionQuery* query) {
@@ -13,9 +15,10 @@ void add_recipe_and_profile(CLI::App* command, PredictionQuery* query) {
       ->allow_extra_args(false);
 }
 
-void add_force(CLI::App* command, PredictionQuery* query) {
+void add_force(CLI::App* command, PredictionQuery* query, const std::string& replaced) {
   command->add_flag("--force", query->force,
-                    "Accept a profile of another machine, build, compute dtype or number of threads");
+                    concat(replaced.empty() ? "Accept" : concat("Replace ", replaced, "; accept"),
+                           " a profile of another machine, build, compute dtype or number of threads"));
 }
 
 }  // namespace tessera::cli

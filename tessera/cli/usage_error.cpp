@@ -112,8 +112,9 @@ std::string no_number(const std::vector<const CLI::App*>& chain) {
   return "";
 }
 
-constexpr const char* kPaths[] = {"--output", "--output-dir", "--plan", "--profile", "--html", "--kernels",
-                                  "--trace",  "--features",   "output", "OUT",       "DEST"};
+constexpr const char* kNeverEmpty[] = {"--output",  "--output-dir", "--plan",     "--profile", "--html",
+                                       "--kernels", "--trace",      "--features", "output",    "OUT",
+                                       "DEST",      "--memory",     "--hosts"};
 
 /// `tessera plan search --output ""` writes no file.
 bool may_be_empty(const std::string& command, const std::string& option) {
@@ -127,7 +128,8 @@ std::string empty_path_message(const CLI::App& app) {
   const std::string command = name_of(chain);
   for (const CLI::Option* option : chain.back()->get_options()) {
     const std::string name = option->get_name();
-    if (std::ranges::find(kPaths, name) == std::end(kPaths) || may_be_empty(command, name)) continue;
+    if (std::ranges::find(kNeverEmpty, name) == std::end(kNeverEmpty) || may_be_empty(command, name))
+      continue;
     const auto is_empty = [](const std::string& word) { return word.empty(); };
     if (std::ranges::none_of(option->results(), is_empty)) continue;
     return concat("[cli] ", name, " is empty: expected ", option->get_description(), " (see ", command,

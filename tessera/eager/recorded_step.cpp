@@ -395,7 +395,7 @@ std::string why_not_recorded(const recipe::Recipe& recipe, const plan::Plan& pla
   // itself.
   if (any_unit([](const plan::UnitPlan& unit) { return unit.is_cut(); }))
     return "in every pass the ranks of a tensor group tell each other which samples they hold";
-  const bool accumulates = recipe::resolve_batch(recipe.train, plan.world).accumulation > 1;
+  const bool accumulates = recipe::batch_sizes(recipe, plan).accumulation > 1;
   const bool stays_gathered = any_unit([](const plan::UnitPlan& unit) {
     return unit.level == plan::Level::kZero1 || unit.level == plan::Level::kZero2;
   });

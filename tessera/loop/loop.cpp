@@ -173,6 +173,7 @@ class Loop {
     result_.train_seconds = state_.seconds;
     result_.images_per_second = telemetry_.images_per_second();
     result_.step_seconds = pace_.seconds();
+    pace_.end();
     result_.skipped_steps = state_.guard.skipped() + state_.loss_scale.overflows();
     if (result_.skipped_steps > 0) log_.warn(concat(result_.skipped_steps, " steps were skipped"));
     files_hang_ || evaluations_.files_hang() ? loader.close(data::kBrief) : loader.close();

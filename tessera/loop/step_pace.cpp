@@ -11,6 +11,10 @@ void StepPace::add(double seconds) {
   if (steps_.size() == kSteps && when_known_) when_known_(*this->seconds());
 }
 
+void StepPace::end() const {
+  if (steps_.size() >= 2 && steps_.size() < kSteps && when_known_) when_known_(*seconds());
+}
+
 std::optional<double> StepPace::seconds() const {
   const size_t skipped = std::min(kWarmUp, steps_.size() / 2);
   std::vector<double> counted(steps_.begin() + static_cast<std::ptrdiff_t>(skipped), steps_.end());

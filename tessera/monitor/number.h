@@ -29,6 +29,9 @@ std::string print(const char* format, Values... values) {
 /// `value` with `decimals` digits after the point and commas between thousands; "–" where it is not finite.
 std::string fixed(double value, int decimals);
 
+/// "1,281.0", "4.21", "0.0953": three digits at least.
+inline std::string rate_text(double value) { return value < 10 ? print("%.3g", value) : fixed(value, 1); }
+
 /// The shortest text that reads back as the same number; "nan" and "inf" where it is none.
 std::string shortest(double value);
 

@@ -38,8 +38,7 @@ std::vector<Field> fields_of(const Progress& p) {
   std::vector<Field> fields;
   if (p.step > 0) fields.push_back({print("loss %.4f", p.loss), 1});
   add(fields, 2, p.top1, print("top-1 %.2f %%", p.top1));
-  add(fields, 4, p.images_per_second,
-      human_count(std::llround(std::isfinite(p.images_per_second) ? p.images_per_second : 0)) + " img/s");
+  add(fields, 4, p.images_per_second, rate(p.images_per_second) + " img/s");
   add(fields, 9, p.tflops, rate(p.tflops) + " TFLOP/s");
   add(fields, 5, p.peak_share, print("%.0f %% of peak", 100 * p.peak_share));
   add(fields, 6, p.data_wait, print("data %.0f %%", 100 * p.data_wait));

@@ -361,7 +361,7 @@ double recording_bytes(const std::vector<SizedUnit>& units, const Plan& plan, co
 /// (More than 5 parameters: the model twice, as tables that callers have; the plan; what a rank computes.)
 Memory training_memory(const arch::ModelConfig& config, const ModelSpecs& specs, const Plan& plan,
                        CostInputs inputs, int64_t batch, int64_t rank) {
-  if (plan.stages > 1) inputs.accumulates = plan.micro_batches > 1;
+  if (plan.micro_batches > 0) inputs.accumulates = plan.micro_batches > 1;
   const std::vector<SizedUnit> units = sized_units(specs, plan, rank);
   const arch::Activations model =
       arch::activations(config, static_cast<double>(inputs.compute_bytes), inputs.keeps_activations,

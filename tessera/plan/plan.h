@@ -74,7 +74,7 @@ struct Plan {
   int64_t prefetch = 1;        // units gathered ahead of the one that computes
   int64_t stages = 1;          // pipeline stages
   int64_t virtual_stages = 1;  // per pipeline stage; above 1 with Schedule::kInterleaved
-  int64_t micro_batches = 0;   // of an optimizer step; 0, without pipeline: train.accumulation
+  int64_t micro_batches = 0;   // of an optimizer step; 0, without pipeline: as train.accumulation says
   Schedule schedule = Schedule::k1F1B;
   int64_t ahead = 0;  // ScheduleShape::ahead (schedule.h): 0, or with Schedule::k1F1B 1
   /// Index of the first unit of each virtual stage, in the model's order: stages * virtual_stages entries,

@@ -81,6 +81,8 @@ std::string to_json(const Plan& plan) {
 Plan plan_from_json(const std::string& text, const std::string& where) {
   const Reader reader(where);
   const Json json = reader.parse(text);
+  if (json.is_object() && json.contains("format") && json["format"] != kFormat)
+    reader.fail(concat("\"format\" is ", JsonFields::shown(json["format"])), concat('"', kFormat, '"'));
   const int64_t version = reader.version(json);
   std::vector<std::string> keys = {"format", "version", "world", "prefetch", "units"}, optional = {};
   if (version >= 2) {
@@ -88,10 +90,6 @@ Plan plan_from_json(const std::string& text, const std::string& where) {
     optional = {"ahead"};
   }
   reader.keys(json, "a plan", keys, optional);
-  if (reader.text(json, "format") != kFormat) {
-    reader.fail(concat("\"format\" is \"", escape(json["format"].get<std::string>()), '"'),
-                concat('"', kFormat, '"'));
-  }
   Plan plan;
   plan.world = reader.integer(json, "world", 1, kLargestWorld);
   plan.prefetch = reader.integer(json, "prefetch", 0, kLargestPrefetch);

@@ -28,7 +28,9 @@ Plan read_plan(const std::filesystem::path& path, const arch::ModelConfig& confi
   if (plan.world != world) {
     user_error({.where = "plan.read_plan",
                 .problem = concat("\"world\" is ", plan.world, " (", path.string(), ")"),
-                .expected = concat(world, world == 1 ? ", the rank" : ", the ranks", " of this run")});
+                .expected = concat(world, ", the number of ranks of this run"),
+                .hint = concat("start ", plan.world, plan.world == 1 ? " rank" : " ranks",
+                               " with --procs, srun or torchrun; or search a plan for ", world)});
   }
   try {
     check_units("plan.read_plan", config, plan);

@@ -31,6 +31,15 @@ bool is_alike(const StepQuestion& one, const StepQuestion& other) {
 
 double FoundPlan::most_memory() const { return most_of(memory); }
 
+bool has_same_blocks(const FoundPlan& one, const FoundPlan& other) {
+  StepQuestion first = one.question;
+  const StepQuestion& second = other.question;
+  if (first.plan.units.size() != second.plan.units.size()) return false;
+  first.plan.units.front() = second.plan.units.front();
+  first.plan.units.back() = second.plan.units.back();
+  return one.batch == other.batch && is_alike(first, second);
+}
+
 double SearchResult::gap() const {
   return best.empty() ? 0 : std::max(1 - lower_bound / best.front().seconds_per_image(), 0.0);
 }
@@ -53,7 +62,7 @@ StepQuestion Candidates::question_of(const ProposedPlan& candidate) const {
   plan.prefetch = candidate.prefetch;
   plan.stages = frame.stages;
   plan.virtual_stages = frame.virtual_stages;
-  plan.micro_batches = frame.stages > 1 ? frame.micro_batches : 0;
+  plan.micro_batches = frame.micro_batches;
   plan.schedule = frame.schedule;
   plan.ahead = frame.ahead;
   plan.first_unit.assign(candidate.first_unit.begin(), candidate.first_unit.end());

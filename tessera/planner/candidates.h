@@ -27,8 +27,8 @@ class Candidates {
  public:
   Candidates(const ProfileTables& tables, const SearchQuestion& question);
 
-  /// Bytes by stage, least and most that matter for a retry, and whether the plan fits. A plan that fits is
-  /// simulated; it is kept if it is among the best.
+  /// A plan's memory by stage, and whether it fits. One that fits is simulated; it is kept if it is among the
+  /// best.
   struct Outcome {
     std::vector<plan::Memory> memory;
     bool fits = false;

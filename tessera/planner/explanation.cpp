@@ -199,7 +199,7 @@ class Explainer {
   const FoundPlan* runner_up(const std::vector<BestOfKind>& kinds) const {
     const FoundPlan* second = nullptr;
     const auto look_at = [&](const FoundPlan& plan) {
-      if (is_same_plan(plan, winner_)) return;
+      if (has_same_blocks(plan, winner_)) return;
       if (second == nullptr || plan.seconds_per_image() < second->seconds_per_image()) second = &plan;
     };
     for (const FoundPlan& plan : found_.best) look_at(plan);

@@ -73,6 +73,8 @@ struct Provenance {
   int64_t threads = 1;                  // of a rank
   int64_t ranks_of_host = 1;            // that computed at the same time
   int64_t rounds = 1;
+  /// The dtype that precision.compute = "auto" is on the machine; "": not known.
+  std::string automatic_compute = {};
   std::string assumed = {};  // sources of the constants where nothing was measured; else empty
   int64_t memory_bytes = 0;  // of the device of a rank; 0: not known
   /// Machine and sources where messages and slowdowns alone were not measured; else empty.

@@ -34,6 +34,7 @@ Json to_json(const Provenance& from) {
                {"rounds", from.rounds}};
   if (from.is_assumed()) json["assumed"] = from.assumed;
   if (!from.assumed_links.empty()) json["assumed_links"] = from.assumed_links;
+  if (!from.automatic_compute.empty()) json["automatic_compute"] = from.automatic_compute;
   if (from.memory_bytes > 0) json["memory_bytes"] = from.memory_bytes;
   if (from.keeps_activations) json["keeps_activations"] = true;
   return json;
@@ -81,7 +82,7 @@ Provenance provenance_of(const JsonFields& fields, const Json& json) {
   fields.keys(
       json, "\"provenance\"",
       {"host", "processor", "device", "build", "date", "compute", "threads", "ranks_of_host", "rounds"},
-      {"assumed", "assumed_links", "memory_bytes", "keeps_activations"});
+      {"assumed", "assumed_links", "automatic_compute", "memory_bytes", "keeps_activations"});
   Provenance from;
   from.host = fields.text(json, "host");
   from.processor = fields.text(json, "processor");
@@ -97,6 +98,8 @@ Provenance provenance_of(const JsonFields& fields, const Json& json) {
     from.assumed = fields.text(json, "assumed");
     if (from.assumed.empty()) fields.fail("\"assumed\" is empty", "the sources of the constants");
   }
+  if (json.contains("automatic_compute"))
+    from.automatic_compute = dtypes[fields.choice_of_names(json, "automatic_compute", dtypes)];
   if (json.contains("assumed_links")) from.assumed_links = fields.text(json, "assumed_links");
   if (json.contains("keeps_activations")) from.keeps_activations = fields.boolean(json, "keeps_activations");
   if (json.contains("memory_bytes")) from.memory_bytes = fields.integer(json, "memory_bytes", 1, kMostBytes);
@@ -114,16 +117,21 @@ double seconds_of(const JsonFields& fields, const Json& json, const char* key) {
 }
 
 /// Of seconds; at most a hundred times as many, so that products with them stay finite.
-double share_of(const JsonFields& fields, const Json& json, const char* key) {
+double share_of(const JsonFields& fields, const Json& json, const char* key, double least = 0) {
   constexpr double kMost = 100;
-  const double share = fields.number_of_at_least(json, key, 0);
+  const double share = fields.number_of_at_least(json, key, least);
   if (share > kMost) fields.fail(concat('"', key, "\" is ", share), concat("at most ", kMost));
   return share;
 }
 
+/// Of what takes time: so many that images per second stay finite.
 double seconds_above_0(const JsonFields& fields, const Json& json, const char* key) {
+  constexpr double kLeastSeconds = 1e-12;
   static_cast<void>(fields.number_above(json, key, 0));
-  return seconds_of(fields, json, key);
+  const double seconds = seconds_of(fields, json, key);
+  if (seconds < kLeastSeconds)
+    fields.fail(concat('"', key, "\" is ", seconds), concat("a number of at least ", kLeastSeconds));
+  return seconds;
 }
 
 UnitTimes unit_of(const JsonFields& fields, const Json& json, const std::vector<std::string>& kinds) {
@@ -273,8 +281,8 @@ Profile profile_from_json(const std::string& text, const std::string& where) {
   Profile profile;
   profile.provenance = provenance_of(fields, json["provenance"]);
   profile.model = model_from_json(json["model"], fields);
-  profile.compute_slowdown = fields.number_of_at_least(json, "compute_slowdown", 1);
-  profile.link_slowdown = fields.number_of_at_least(json, "link_slowdown", 1);
+  profile.compute_slowdown = share_of(fields, json, "compute_slowdown", 1);
+  profile.link_slowdown = share_of(fields, json, "link_slowdown", 1);
   profile.optimizer_seconds = seconds_of(fields, json, "optimizer_seconds");
   profile.widen_seconds = seconds_of(fields, json, "widen_seconds");
   profile.accumulate_seconds = seconds_of(fields, json, "accumulate_seconds");

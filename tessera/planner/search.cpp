@@ -6,6 +6,7 @@
 #include "tessera/planner/search.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <memory>
@@ -242,7 +243,7 @@ class Search {
   void try_smallest(std::vector<Uniform> uniform) {
     constexpr size_t kTried = 200;
     std::ranges::sort(uniform, {}, &Uniform::memory);
-    for (size_t i = 0; i < std::min(uniform.size(), kTried) && !candidates_.is_time_up(); ++i)
+    for (size_t i = 0; i < std::min(uniform.size(), kTried) && (i == 0 || !candidates_.is_time_up()); ++i)
       try_uniform(uniform[i], /*prefetch=*/0);
   }
 
@@ -262,12 +263,32 @@ class Search {
   std::map<std::tuple<int64_t, int64_t, bool>, OptionCache> options_;  // by stages, images and accumulation
 };
 
+/// Nothing fits: searches below the least memory that was found, until nothing is found there or the time is
+/// up. (Layer by layer a plan can need less than those with one layout for all blocks.)
+void find_smaller(const ProfileTables& tables, SearchQuestion question, SearchResult* result) {
+  const double seconds = question.seconds;
+  question.at_least = 1;
+  while (result->seconds < seconds) {
+    question.memory = std::nextafter(result->smallest->most_memory(), 0.0);
+    question.seconds = seconds - result->seconds;
+    SearchResult below = Search(tables, question).run();
+    result->seconds += below.seconds;
+    result->simulated += below.simulated;
+    result->bounded += below.bounded;
+    if (below.best.empty()) return;
+    result->smallest = *std::ranges::min_element(below.best, {}, &FoundPlan::most_memory);
+  }
+  result->timed_out = true;
+}
+
 }  // namespace
 
 SearchResult search(const Profile& profile, const SearchQuestion& question) {
   TESSERA_CHECK(!question.batches.empty() && question.ranks >= 1, question.ranks, " ranks");
   const ProfileTables tables(profile);
-  return Search(tables, question).run();
+  SearchResult result = Search(tables, question).run();
+  if (result.best.empty() && result.smallest) find_smaller(tables, question, &result);
+  return result;
 }
 
 }  // namespace tessera::planner

@@ -47,13 +47,17 @@ struct FoundPlan {
   double most_memory() const;  // bytes of a rank
 };
 
+/// Do two plans differ at most in prefetch and in the layout of stem and head?
+bool has_same_blocks(const FoundPlan& one, const FoundPlan& other);
+
 struct SearchResult {
   /// By rising time of an image; of equal times the one with less memory first. Of plans that differ in
   /// their prefetch alone the first. At most kPlansKept. Empty: nothing fits.
   std::vector<FoundPlan> best;
   /// Seconds of an image that no plan of the space can be below. At most the best plan's.
   double lower_bound = 0;
-  /// Of what was looked at, the plan that needs the least memory: where nothing fits, the smallest budget.
+  /// Of what was looked at, the plan that needs the least memory: where nothing fits and there was time, the
+  /// smallest budget.
   std::optional<FoundPlan> smallest;
   int64_t simulated = 0;  // plans
   int64_t bounded = 0;    // groups of plans that a bound excluded or ranked

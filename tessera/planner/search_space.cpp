@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -24,19 +25,38 @@ std::vector<int64_t> divisors(int64_t value) {
   return found;
 }
 
+/// Ranks on each host that has all it can have.
+int64_t host_of(const ProfileTables& tables, const SearchQuestion& question) {
+  return std::min(ranks_of_host(tables.profile, question.ranks_of_host), question.ranks);
+}
+
 /// Stages lie alike on the hosts: each on whole hosts, or several whole ones on each.
-bool lies_on_hosts(int64_t stage_ranks, int64_t host) {
-  return stage_ranks % host == 0 || host % stage_ranks == 0;
+bool lies_on_hosts(int64_t stages, int64_t stage_ranks, int64_t host) {
+  return stages == 1 || stage_ranks % host == 0 || host % stage_ranks == 0;
+}
+
+/// Have the stages the same passes in the same order? (Of so few micro-batches orders with other names are
+/// the same.)
+bool has_same_actions(const Frame& one, const Frame& other) {
+  constexpr int64_t kMostMicroBatches = 2;  // with more of them the last stage's passes differ
+  return one.micro_batches <= kMostMicroBatches &&
+         plan::schedules_of(one.shape()) == plan::schedules_of(other.shape());
 }
 
 void add_pipelines(Frame frame, int64_t units, std::vector<Frame>* frames) {
+  const size_t first = frames->size();
+  const auto add = [&] {
+    const auto own = std::span(*frames).subspan(first);
+    if (std::ranges::none_of(own, [&](const Frame& other) { return has_same_actions(frame, other); }))
+      frames->push_back(frame);
+  };
   for (const int64_t ahead : {0, 1}) {
     frame.ahead = ahead;
-    frames->push_back(frame);
+    add();
   }
   frame.ahead = 0;
   frame.schedule = plan::Schedule::kGpipe;
-  frames->push_back(frame);
+  add();
   frame.schedule = plan::Schedule::kInterleaved;
   for (int64_t parts = 2; parts <= kMostVirtualStages; parts *= 2) {
     if (frame.stages * parts > units || frame.micro_batches % frame.stages != 0) continue;
@@ -95,15 +115,15 @@ bool is_whole(const plan::UnitPlan& unit) { return !unit.is_cut() && !unit.recom
 }  // namespace
 
 std::vector<Frame> frames_of(const ProfileTables& tables, const SearchQuestion& question) {
-  const int64_t units = std::ssize(tables.kinds),
-                host = ranks_of_host(tables.profile, question.ranks_of_host);
+  const int64_t units = std::ssize(tables.kinds), host = host_of(tables, question);
   // A rank without images would have no statistics of its BatchNorm.
   const bool each_rank_needs_one = !arch::buffers(tables.profile.model).empty();
   std::vector<Frame> frames;
   for (const int64_t batch : question.batches) {
     for (const int64_t stages : divisors(question.ranks)) {
       const int64_t ranks = question.ranks / stages;
-      if (stages > units || !lies_on_hosts(ranks, host) || (each_rank_needs_one && batch < ranks)) continue;
+      if (stages > units || !lies_on_hosts(stages, ranks, host) || (each_rank_needs_one && batch < ranks))
+        continue;
       const int64_t images_of_rank = (batch + ranks - 1) / ranks;  // of the rank with most of them
       const auto counts = question.micro_batches > 0 ? std::vector<int64_t>{question.micro_batches}
                                                      : divisors(images_of_rank);
@@ -121,7 +141,7 @@ std::vector<Frame> frames_of(const ProfileTables& tables, const SearchQuestion& 
 }
 
 Choices choices_of(const ProfileTables& tables, const SearchQuestion& question, int64_t stages) {
-  const int64_t ranks = question.ranks / stages, host = ranks_of_host(tables.profile, question.ranks_of_host);
+  const int64_t ranks = question.ranks / stages, host = host_of(tables, question);
   Choices choices;
   const auto add = [&](const plan::UnitPlan& unit) {
     if (std::ranges::find(choices.all, unit) == choices.all.end()) choices.all.push_back(unit);
@@ -168,22 +188,30 @@ std::vector<std::string> restrictions_of(const ProfileTables& tables, const Sear
   for (const UnitTimes& unit : tables.profile.units) degrees.insert(unit.tensor);
   std::string measured;
   for (const int64_t degree : degrees) measured += concat(measured.empty() ? "" : ", ", degree);
-  return {
-      concat("tensor degrees are those of the profile (", measured, "), within a host"),
+  std::vector<std::string> found = {
+      concat("tensor degrees are those of the profile (", measured,
+             "), within a host; groups of ranks that are not neighbours "
+             "(strided) only where a stage lies within a host"),
       "stem and head are not cut and not recomputed",
-      "state is split over all ranks of a stage with the same part, or over those of a host",
-      "stages have whole hosts, or hosts have whole stages; all stages have as many ranks",
-      "micro-batches divide the batch evenly",
-      concat("interleaved pipelines have 2 or 4 virtual stages a rank, cut by FLOPs, and one layout for all "
-             "blocks"),
-      "plans with at most 200000 passes of a unit in a step",
-      "nothing is offloaded",
-      concat(
-          "where more than ", static_cast<int64_t>(question.all_plans),
-          " plans are to be compared, the blocks of a stage have one tensor layout and one group that splits "
-          "their state, and differ in level, recompute and keep_gathered; in a pipeline they have at most "
-          "two "
-          "layouts, one behind the other, and stem and head that of the block beside them")};
+      "state is split over all ranks of a stage that hold the same part of a layer, or over those of a host",
+      "stages have equally many ranks; each has whole hosts, or each host has whole stages",
+      "micro-batches divide the images of a rank evenly",
+      concat("interleaved pipelines have 2 or ", kMostVirtualStages,
+             " virtual stages a rank, cut by FLOPs, and one layout for all blocks"),
+      "1F1B pipelines run 0 or 1 micro-batches ahead; orders of passes that are the same are tried once",
+      concat("prefetch is 0, 1 or 2 in plans with one layout for all blocks",
+             question.layer_by_layer ? ", and 0 or 1 in others" : ""),
+      concat("at most ", kMostUnitPasses, " passes of units in a step"),
+      "nothing is offloaded"};
+  found.push_back(question.layer_by_layer
+                      ? concat("where more than ", static_cast<int64_t>(question.all_plans),
+                               " plans are to be compared, the blocks of a stage have one tensor layout and "
+                               "one group that splits their "
+                               "state, and differ in level, recompute and keep_gathered; in a pipeline they "
+                               "have at most two layouts, "
+                               "one behind the other, and stem and head that of the block beside them")
+                      : "all blocks have one layout; stem and head have its level");
+  return found;
 }
 
 }  // namespace tessera::planner

@@ -45,8 +45,6 @@ void check_executable(const plan::Plan& plan) {
     if (shape.stages * shape.parts * shape.micro_batches <= kMostPasses)
       plan::check_schedule(shape, plan::schedules_of(shape));
   }
-  if (plan.stages == 1 && plan.micro_batches > 0)
-    unsupported(concat("\"micro_batches\" ", plan.micro_batches), "0: train.accumulation decides");
   // To be computed again, a unit needs an input with a gradient: the images have none.
   if (const plan::UnitPlan& first = plan.units.front(); first.recomputes())
     unsupported(of_unit("recompute", concat('"', to_string(first.recompute), '"'), first), "\"none\"");

@@ -27,7 +27,7 @@ struct MachineKey {
 
   std::string expected() const {
     if (set) return concat(range.whole ? "a number that is " : "a number ", range.text());
-    return choices.empty() ? "a text" : concat("\"", join(choices, "\", \""), '"');
+    return choices.empty() ? "a text that is not empty" : concat("\"", join(choices, "\", \""), '"');
   }
 };
 

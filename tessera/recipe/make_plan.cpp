@@ -254,13 +254,15 @@ void check_statistics(const arch::ModelConfig& model, int64_t batch, int64_t ran
 
 BatchSizes batch_sizes(const Recipe& recipe, const plan::Plan& plan) {
   TrainRecipe train = recipe.train;
-  if (plan.stages > 1) {
+  if (plan.micro_batches > 0) {
     if (train.accumulation > 0 && train.accumulation != plan.micro_batches) {
-      user_error({.where = "train.batch_sizes",
-                  .problem = concat("train.accumulation is ", train.accumulation, ", and the pipeline has ",
-                                    plan.micro_batches, " micro-batches"),
-                  .expected = "the same number",
-                  .hint = "remove train.accumulation"});
+      user_error(
+          {.where = "train.batch_sizes",
+           .problem = concat("train.accumulation is ", train.accumulation, ", and ",
+                             plan.stages > 1 ? "the pipeline" : "parallel.plan", " has ", plan.micro_batches,
+                             plan.micro_batches == 1 ? " micro-batch" : " micro-batches"),
+           .expected = "the same number",
+           .hint = "remove train.accumulation"});
     }
     train.accumulation = plan.micro_batches;
   }

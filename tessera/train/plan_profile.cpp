@@ -184,6 +184,7 @@ planner::Profile described(const Measured& what) {
       concat("tessera ", build_info().version, " (", build_info().commit, "), LibTorch ", TORCH_VERSION);
   from.date = now_utc();
   from.compute = eager::dtype_name(eager::resolve_dtype(recipe.precision.compute, what.device));
+  from.automatic_compute = eager::dtype_name(eager::resolve_dtype(recipe::Dtype::kAuto, what.device));
   from.threads = what.threads;
   from.ranks_of_host = what.scope.ranks;
   from.rounds = what.job.rounds;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "tessera/base/log.h"
@@ -19,16 +20,30 @@ namespace tessera::train {
 /// values that ended the run. What is saved last may be ruined as well.
 std::string where_to_go_on(const std::filesystem::path& checkpoints);
 
+/// Bytes of the largest rank, and what was predicted for it.
+struct UsedMemory {
+  int64_t peak = 0;      // resident at once, of the whole program
+  int64_t training = 0;  // of it what training took, without messages shared on the host
+  int64_t predicted = 0;
+  struct OfDevice {
+    int64_t peak = 0, predicted = 0;
+  };
+  std::optional<OfDevice> device = {};  // on a GPU
+};
+/// Collective.
+UsedMemory used_memory(const Prepared& p, mesh::Mesh& mesh);
+
 /// A run that has trained all its steps.
 struct Finished {
   loop::LoopResult result;
   std::vector<StageFigures> stages;  // of a pipeline
+  UsedMemory memory = {};
 };
 
-/// Says how long a step takes and how much memory this rank needs beside what was predicted; warns where one
-/// of them is more than a tenth off. `seconds`: loop::StepPace.
+/// Says how long a step takes and how much memory this rank needs beside what was predicted; warns where the
+/// step is more than a tenth off, or the memory more than a tenth above. `seconds`: loop::StepPace.
 void tell_pace(const Prepared& p, int64_t rank, double seconds, Log& log);
-/// Writes summary.json of a finished run. Collective.
+/// Writes summary.json of a finished run. Rank 0.
 void write_summary(const Prepared& p, const Finished& run, mesh::Mesh& mesh);
 /// Writes report.html of a finished run. Rank 0.
 void write_report(const Prepared& p, const Finished& run, const monitor::Monitor& monitor);

@@ -260,8 +260,11 @@ class TrainRun {
       stage_ = "while writing the summary";
       try {
         run.stages = stage_figures(p_.plan, *mesh_, result.in_steps);
-        write_summary(p_, run, *mesh_);
-        if (is_first()) write_report(p_, run, *monitor_);
+        run.memory = used_memory(p_, *mesh_);
+        if (is_first()) {
+          write_summary(p_, run, *mesh_);
+          write_report(p_, run, *monitor_);
+        }
       } catch (const UserError& error) {
         throw UserError(concat(error.what(), " (training is done, and saved in ", result.checkpoint.string(),
                                "; only the summary or the report is missing)"));

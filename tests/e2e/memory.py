@@ -147,7 +147,7 @@ def a_stage_of_a_hundred_and_twenty_billion():
     with scratch() as folder:
         recipe = SOURCE / "recipes/vit_120b.toml"
         few = settings(parallel__micro_batches=4, train__batch=1024)
-        train(folder, "--pretend-world", 2048, "--fake-data", 4096, *few, recipe=recipe).done(3000)
+        train(folder, "--pretend-world", 2048, "--fake-data=4096", *few, recipe=recipe).done(3000)
         found = summary(folder / "run")
         ratio = found["training_memory_bytes"] / found["predicted_memory_bytes"]
         print(f"  vit_120b: {found['train_seconds']:.0f} s, predicted {found['predicted_memory_bytes'] / 2**30:.2f} GiB, measured {ratio:.3f} of it",

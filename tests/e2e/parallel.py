@@ -123,7 +123,7 @@ def refusals():
                  "the 2 stages"),
                 (settings(parallel__pipeline=2, parallel__stages="[2, 1]"),
                  "[plan.set_pipeline] parallel.stages is [2, 1], 3 blocks in all: expected the model's 2"),
-                (settings(parallel__plan="eight.json"), '"world" is 8 (' + f"{folder}/eight.json): expected 4, the ranks of this run"),
+                (settings(parallel__plan="eight.json"), '"world" is 8 (' + f"{folder}/eight.json): expected 4, the number of ranks of this run"),
                 (settings(parallel__plan="deep.json"), f"the plan has 5 units ({folder}/deep.json): expected the 4 units of the model"),
                 (settings(parallel__plan="three.json"),
                  f'"tensor" of "blocks.0" is 3 ({folder}/three.json): expected a divisor of the 4 ranks of a stage'),

@@ -36,6 +36,9 @@ def a_searched_plan_is_the_one_that_trains():
         trained = json.loads((folder / "run/plan.json").read_text())
         check(trained == json.loads((folder / "plan.json").read_text()), trained)
         check(json.loads((folder / "run/summary.json").read_text())["predicted_step_seconds"] == float(command[-1]))
+        report = (folder / "run/report.html").read_text()
+        for row in ("step", "memory of the largest rank"):
+            check(re.search(f"<dt>{row}</dt><dd>[0-9.]+ [a-zA-Z]+ measured, [0-9.]+ [a-zA-Z]+ predicted ", report), row)
 
 
 def a_search_needs_no_libtorch_and_says_what_it_proves():
@@ -86,7 +89,9 @@ def the_fastest_of_three_tried_plans_is_chosen():
 def a_trial_makes_steps_and_saves_nothing():
     with scratch() as folder:
         (folder / "tiny.toml").write_text(TINY)
-        tessera("train", "tiny.toml", "--procs", 2, "--trial-steps", 3, "--set", 'run.dir="run"', folder=folder).done(60)
+        text = tessera("train", "tiny.toml", "--procs", 2, "--trial-steps", 3, "--expected-step", 1000, "--set", 'run.dir="run"',
+                       folder=folder).done(60)
+        check(re.search(r"warning: .*a step takes [0-9.]+ s measured, 1000.0000 s predicted \([0-9.]+ % too much\)", text), text)
         summary = json.loads((folder / "run/summary.json").read_text())
         check(summary["steps"] == 3 and summary["world_size"] == 2 and summary["step_seconds"] > 0, summary)
         check(summary["training_memory_bytes"] > 0 and "val_top1" not in summary, summary)
@@ -95,6 +100,21 @@ def a_trial_makes_steps_and_saves_nothing():
         check(run.wait(60) == 2, run.text())
         run = tessera("train", "tiny.toml", "--trial-steps", 3, "--resume", "latest", folder=folder)
         check(run.wait(60) == 2 and "--trial-steps cannot resume" in run.text(), run.text())
+
+
+def the_micro_batches_of_a_plan_are_those_that_train():
+    with scratch() as folder:
+        (folder / "tiny.toml").write_text(TINY)
+        tessera("plan", "profile", "tiny.toml", *QUICK, "--procs", 2, folder=folder).done(60)
+        words = ("--set", "train.batch=16", "--set", "train.accumulation=4")
+        tessera("plan", "search", "tiny.toml", "--profile", "profile.json", "--ranks", 2, "--memory", "4GiB", *words,
+                folder=folder).done(60)
+        plan = ("tiny.toml", "--procs", 2, "--set", 'parallel.plan="plan.json"', "--set", "train.batch=16", "--dry-run")
+        text = train(folder, *plan).done(60)
+        check(re.search(r"batch: 16 = .* x 4 ", text), text)
+        run = train(folder, *plan, "--set", "train.accumulation=2")
+        says = "train.accumulation is 2, and (the pipeline|parallel.plan) has 4 micro-batches: expected the same number"
+        check(run.wait(60) == 2 and re.search(says, run.text()), run.text())
 
 
 def bad_input_is_refused_in_one_line():
@@ -111,12 +131,21 @@ def bad_input_is_refused_in_one_line():
             (("--ranks", 7, "--set", "train.batch=16", "--set", "train.batch_per_rank=2"),
              "train.batch is 16: expected a multiple of 7 ranks x batch_per_rank 2 = 14"),
             (("--ranks", 2, "-o", "nowhere/plan.json"), "--output is nowhere/plan.json"),
+            (("--ranks", 2, "-o", "./h100.json", "--force"), "--output is ./h100.json, which the command reads"),
+            (("--ranks", 2, "--memory", ""), "--memory is empty"),
+            (("--hosts", ""), "--hosts is empty"),
             (("--ranks", 2, "--set", "model.depth=3"), "the profile is of another model"),
         ):
             run = search(folder, *words)
             check(run.wait(60) == 2, words, run.tail())
             lines = run.text().splitlines()
             check(len(lines) == 1 and says in lines[0], words, says, run.text())
+        for trace, says in (("h100.json", "which the command reads"), ("trace.json", "the file trace.json exists already")):
+            (folder / "trace.json").touch()
+            run = tessera("plan", "simulate", "tiny.toml", "--profile", "h100.json", "--ranks", 2, "--trace", trace, folder=folder)
+            check(run.wait(60) == 2 and says in run.text(), run.text())
+        text = search(folder, "--ranks", 2, "--set", "train.batch=32", "--set", "train.batch_per_rank=4", "--batch", "64", "-o", "").done(60)
+        check("kept: images of a rank in a micro-batch: 4 (train.batch_per_rank)" in text, text)
 
 
 def train(folder, *words):
@@ -138,6 +167,11 @@ def a_run_keeps_its_plan_and_searches_anew_for_other_ranks():
         text = train(folder, "--resume", "run", *search, "--procs", 2, "--set", "train.steps=26").done(120)
         check("the plan that was searched before" in text and "resumed from" in text, text)
         check((folder / "run/searched_plan.json").read_text() == first)
+        for words in (("--memory", "1GiB"), ("--set", "train.batch=8")):
+            text = train(folder, "--resume", "run", *search[:4], *words, "--procs", 2, "--set", "train.steps=27").done(120)
+            check("searched a plan: " in text and "that was searched before" not in text, words, text)
+        record = json.loads((folder / "run/plan_search.json").read_text())
+        check("train.batch=8" in record["settings_before"], record)
         text = train(folder, "--resume", "run", *search[:2], "--procs", 1, "--set", "train.steps=28").done(120)
         check("measuring the machine" in text and "searched a plan: " in text and "saved by 2 ranks, now 1" in text, text)
         check(json.loads((folder / "run/plan_search.json").read_text())["ranks"] == 1)
@@ -199,7 +233,7 @@ def a_stop_while_it_measures_is_a_stop():
 if __name__ == "__main__":
     main(a_searched_plan_is_the_one_that_trains, a_search_needs_no_libtorch_and_says_what_it_proves,
          where_nothing_fits_the_smallest_is_named, the_fastest_of_three_tried_plans_is_chosen,
-         a_trial_makes_steps_and_saves_nothing, bad_input_is_refused_in_one_line,
+         a_trial_makes_steps_and_saves_nothing, the_micro_batches_of_a_plan_are_those_that_train, bad_input_is_refused_in_one_line,
          a_run_keeps_its_plan_and_searches_anew_for_other_ranks, a_search_is_made_by_the_process_that_starts_the_ranks,
          what_needs_no_measuring_is_refused_before_it, a_refused_search_keeps_what_it_measured,
          a_stop_while_it_measures_is_a_stop)

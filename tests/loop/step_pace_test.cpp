@@ -18,7 +18,20 @@ TEST(StepPace, IsTheMedianOfTheStepsBehindTheFirst) {
   EXPECT_EQ(told, std::vector<double>{8});
   for (int i = 0; i < 30; ++i) pace.add(1000);
   EXPECT_EQ(pace.seconds(), 8.0);
+  pace.end();
   EXPECT_EQ(told.size(), 1u);
+}
+
+TEST(StepPace, OfAShortRunIsToldAtItsEnd) {
+  std::vector<double> told;
+  StepPace pace([&](double seconds) { told.push_back(seconds); });
+  pace.add(9);
+  pace.end();
+  EXPECT_TRUE(told.empty()) << "a first step says nothing of others";
+  pace.add(2);
+  pace.add(3);
+  pace.end();
+  EXPECT_EQ(told, std::vector<double>{2.5});
 }
 
 TEST(StepPace, ShortRunsLeaveOutHalf) {

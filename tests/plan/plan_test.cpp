@@ -319,7 +319,8 @@ TEST(ReadPlan, RefusesPlansOfOtherRunsByName) {
   write_file_atomic(path, to_json(plan));
   EXPECT_EQ(read_plan(path, two_blocks(), 4), plan);
   EXPECT_EQ(message(plan, 8), concat("[plan.read_plan] \"world\" is 4 (", path.string(),
-                                     "): expected 8, the ranks of this run"));
+                                     "): expected 8, the number of ranks of this run; start 4 ranks with "
+                                     "--procs, srun or torchrun; or search a plan for 8"));
   plan.units.front().layout.tensor = 2;
   EXPECT_EQ(message(plan, 4), concat("[plan.read_plan] \"tensor\" of \"stem\" is 2 (", path.string(),
                                      "): expected 1: the unit has no layers that tensor parallelism cuts"));

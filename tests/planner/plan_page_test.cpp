@@ -81,7 +81,7 @@ TEST_F(PlanPage, HasTheNumbersAndReasonsOfEveryPlan) {
     if (!one.plan) continue;
     has(concat("<td class=\"n\">", human_bytes(sent_bytes(explained, *one.plan)), "</td>"));
     has(monitor::escape_html(layout_text(one.plan->question.plan)));
-    if (one.fits()) has(concat(">", monitor::fixed(1 / one.plan->seconds_per_image(), 1), "</td>"));
+    if (one.fits()) has(concat(">", monitor::rate_text(1 / one.plan->seconds_per_image()), "</td>"));
   }
   for (const planner::Variation& one : explained.explanation.variations)
     has(concat("<td>", one.change, "</td>"));

@@ -69,7 +69,7 @@ TEST_F(PlanPrediction, TableShowsPartsImagesBytesAndMemory) {
                        "  compute           6.0000 s   68.6 %\n"
                        "  gathers           1.7500 s   20.0 %\n"
                        "  reductions        1.0000 s   11.4 %\n"
-                       "  step              8.7500 s  1.8 images/s\n"
+                       "  step              8.7500 s  1.83 images/s\n"
                        "sent per rank and step: "))
       << text;
   EXPECT_NE(text.find("\nmemory per rank: "), std::string::npos) << text;
@@ -136,6 +136,40 @@ TEST_F(PlanPrediction, RefusesAProfileOfSomethingElse) {
       << "even with --force";
 }
 
+TEST_F(PlanPrediction, AnAutomaticDtypeIsThatOfTheMachine) {
+  query_.sets = {"precision.compute=auto"};
+  EXPECT_EQ(error({}), "no error") << "what auto is on the machine is not known";
+  profile_.provenance.automatic_compute = "bf16";
+  save();
+  const std::string again = "measure again with tessera plan profile, or add --force";
+  EXPECT_EQ(error({}), "[cli.plan_predict] the profile was measured in fp32 (" + query_.profile +
+                           "): expected bf16 (precision.compute is auto); " + again);
+  query_.sets = {"precision.compute=fp32"};
+  EXPECT_EQ(error({}), "no error");
+}
+
+TEST_F(PlanPrediction, TheDeviceOfARunIsThatOfTheProfile) {
+  EXPECT_NE(error({"a CPU", "a build", {"NVIDIA H100"}}).find("expected one of NVIDIA H100"),
+            std::string::npos);
+  query_.sets = {"run.device=cpu"};
+  EXPECT_EQ(error({"a CPU", "a build", {"NVIDIA H100"}}), "no error");
+  query_.sets = {"run.device=cuda"};
+  EXPECT_NE(error({}).find("the profile is of the CPU"), std::string::npos);
+  profile_.provenance.device = "NVIDIA H100";
+  save();
+  EXPECT_EQ(error({}), "no error");
+  query_.sets = {"run.device=cpu"};
+  EXPECT_NE(error({}).find("the profile is of a GPU: NVIDIA H100"), std::string::npos);
+}
+
+TEST_F(PlanPrediction, AFileThatIsNoRecipeIsNamed) {
+  query_.recipe = query_.profile;
+  EXPECT_NE(error({}).find("a JSON file: expected a recipe (TOML); of a plan file: the recipe that it is "
+                           "for, and --set parallel.plan="),
+            std::string::npos)
+      << error({});
+}
+
 TEST_F(PlanPrediction, AProfileOfAGpuIsForThatGpuAndItsActivations) {
   profile_.provenance.device = "NVIDIA H100";
   profile_.provenance.keeps_activations = true;
@@ -169,7 +203,7 @@ TEST_F(PlanPrediction, AProfileOfAGpuIsForThatGpuAndItsActivations) {
 }
 
 TEST_F(PlanPrediction, AcceptsAnAssumedProfileEverywhereAndSaysSo) {
-  profile_.provenance = {"", "", "abacus (assumed)", "", "", "fp32", 1, 2, 1, "a data sheet", 1000};
+  profile_.provenance = {"", "", "abacus (assumed)", "", "", "fp32", 1, 2, 1, "", "a data sheet", 1000};
   save();
   query_.sets = {"run.threads=3"};
   const Prediction prediction = predict(query_, {"another CPU", "other build"});

@@ -213,6 +213,8 @@ TEST(ProfileJson, ErrorsOfTheFile) {
             "\"step_seconds\" is 1e+300 (p.json): expected at most 1e+09");
   EXPECT_EQ(error_with("\"compute_slowdown\": 1.25", "\"compute_slowdown\": 0.5"),
             "\"compute_slowdown\" is 0.5 (p.json): expected a number of at least 1");
+  EXPECT_EQ(error_with("\"compute_slowdown\": 1.25", "\"compute_slowdown\": 1e308"),
+            "\"compute_slowdown\" is 1e+308 (p.json): expected at most 100");
   EXPECT_EQ(error_with("\"unit_lag\": 0.05", "\"unit_lag\": -0.05"),
             "\"unit_lag\" is -0.05 (p.json): expected a number of at least 0");
   EXPECT_EQ(error_with("\"micro_batch_lag\": 0.02", "\"micro_batch_lag\": 101"),

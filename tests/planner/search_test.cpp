@@ -9,6 +9,7 @@
 #include <limits>
 #include <random>
 #include <set>
+#include <span>
 
 #include "small_vit.h"
 #include "tessera/plan/schedule.h"
@@ -39,7 +40,7 @@ class RandomMachines {
   RandomMachine next(int64_t depth, int64_t ranks) {
     RandomMachine machine;
     Profile& profile = machine.profile;
-    profile.model = vit(depth);
+    profile.model = random_vit(depth);
     profile.provenance.ranks_of_host = one_of({2, 4});
     for (const char* kind : {"stem", "blocks.0", "head"}) {
       for (const int64_t tensor : {1, 2}) {
@@ -76,13 +77,22 @@ class RandomMachines {
     profile.step_seconds = between(0, 0.5);
     SearchQuestion& question = machine.question;
     question.ranks = ranks;
-    question.batches = {one_of({4, 8})};
+    question.batches = {one_of({4, 8}) * (ranks % 3 == 0 ? 3 : 1)};
     question.pieces = one_of({1, 2});
     own_time_ = !own_time_;
     return machine;
   }
 
  private:
+  arch::VitConfig random_vit(int64_t depth) {
+    arch::VitConfig config = vit(depth);
+    config.width = one_of({32, 64, 128});
+    config.mlp_width = config.width * one_of({1, 2, 4});
+    config.patch_size = one_of({4, 8, 16});
+    config.classes = one_of({10, 1000});
+    return config;
+  }
+
   std::mt19937_64 random_;
   bool own_time_ = false;
 };
@@ -96,7 +106,8 @@ std::vector<plan::UnitPlan> layouts_of(int64_t ranks, int64_t host) {
       if (ranks == 1 && level != Level::kReplicate) continue;
       std::set<int64_t> groups = {0};
       const int64_t of_host = host / tensor, copies = ranks / tensor;
-      if (level != Level::kReplicate && of_host > 1 && of_host < copies) groups.insert(of_host);
+      if (level != Level::kReplicate && of_host > 1 && of_host < copies && copies % of_host == 0)
+        groups.insert(of_host);
       for (const int64_t group : groups) {
         for (const Recompute recompute : {Recompute::kNone, Recompute::kAll}) {
           for (const bool adjacent : {true, false}) {
@@ -129,7 +140,7 @@ class BruteForce {
     for (int64_t stages = 1; stages <= question_.ranks; ++stages) {
       if (question_.ranks % stages != 0) continue;
       const int64_t ranks = question_.ranks / stages;
-      if (stages > units()) continue;
+      if (stages > units() || (stages > 1 && ranks % host() != 0 && host() % ranks != 0)) continue;
       for (int64_t micro_batches = 1; micro_batches * ranks <= batch(); ++micro_batches) {
         if (batch() % (micro_batches * ranks) != 0) continue;
         with_frame(stages, micro_batches);
@@ -146,7 +157,7 @@ class BruteForce {
  private:
   int64_t units() const { return arch::unit_names(profile_.model).size(); }
   int64_t batch() const { return question_.batches[0]; }
-  int64_t host() const { return profile_.provenance.ranks_of_host; }
+  int64_t host() const { return std::min(profile_.provenance.ranks_of_host, question_.ranks); }
 
   void with_frame(int64_t stages, int64_t micro_batches) {
     plan::Plan plan = plan::uniform_plan(profile_.model, question_.ranks, Level::kReplicate, false, 1);
@@ -292,7 +303,8 @@ Allowed some_layouts(RandomMachines& random, const RandomMachine& machine, size_
   std::vector<std::pair<int64_t, plan::UnitPlan>> chosen;
   for (int64_t stages = 1; stages <= machine.question.ranks; ++stages) {
     if (machine.question.ranks % stages != 0) continue;
-    auto all = layouts_of(machine.question.ranks / stages, machine.profile.provenance.ranks_of_host);
+    auto all = layouts_of(machine.question.ranks / stages,
+                          std::min(machine.profile.provenance.ranks_of_host, machine.question.ranks));
     for (size_t i = 0; i < most && !all.empty(); ++i) {
       const auto at = static_cast<size_t>(random.between(0, static_cast<double>(all.size()) - 1e-9));
       chosen.emplace_back(stages, all[at]);
@@ -308,12 +320,19 @@ struct Sizes {
   int64_t depth = 1, ranks = 2;
   size_t layouts = 6;
 };
-constexpr Sizes kSizes[] = {{1, 2, 6}, {2, 2, 3}, {3, 2, 2}, {1, 4, 4}, {2, 4, 2}, {2, 1, 6}};
+constexpr Sizes kSizes[] = {{1, 2, 6}, {2, 2, 3}, {3, 2, 2}, {1, 4, 4},
+                            {2, 4, 2}, {2, 1, 6}, {2, 3, 3}, {1, 6, 3}};
+/// Of the slow test: as many layouts of a block as there are, up to 6, in models of up to 6 units.
+constexpr Sizes kLargerSizes[] = {{4, 2, 4}, {3, 2, 6}, {4, 1, 6}, {2, 4, 4},
+                                  {3, 3, 4}, {4, 3, 3}, {1, 6, 6}, {2, 2, 6}};
 
-/// Machines of the search's tests: TESSERA_SEARCH_MACHINES, 24 if it is not set.
+/// Machines of the search's tests: TESSERA_SEARCH_MACHINES, of larger sizes; 24 if it is not set.
 int64_t machine_count() {
   const char* count = std::getenv("TESSERA_SEARCH_MACHINES");
   return count == nullptr ? 24 : std::atoll(count);
+}
+std::span<const Sizes> sizes_of_machines() {
+  return std::getenv("TESSERA_SEARCH_MACHINES") == nullptr ? std::span<const Sizes>(kSizes) : kLargerSizes;
 }
 
 TEST(Search, FindsWhatTryingEveryPlanFinds) {
@@ -322,15 +341,15 @@ TEST(Search, FindsWhatTryingEveryPlanFinds) {
   double bound_gap = 0, most_bound_gap = 0, fronts_gap = 0;
   const int64_t machines = machine_count();
   for (int64_t i = 0; i < machines; ++i) {
-    const Sizes& sizes = kSizes[static_cast<size_t>(i) % std::size(kSizes)];
+    const Sizes& sizes = sizes_of_machines()[static_cast<size_t>(i) % std::size(kSizes)];
     RandomMachine machine = random.next(sizes.depth, sizes.ranks);
     SearchQuestion& question = machine.question;
     question.allowed = some_layouts(random, machine, sizes.layouts);
-    question.memory = 1e18;
+    question.memory = 0;  // of what does not fit only the memory is predicted
     BruteForce extremes(machine, false);
     extremes.run();
     const double low = extremes.least_memory(), high = extremes.most_memory();
-    question.memory = low + (high - low) * random.between(-0.02, 0.8);
+    question.memory = low + (high - low) * random.between(i % 12 == 11 ? -0.02 : 0, i % 12 == 11 ? 0 : 0.8);
     BruteForce brute(machine, false), uniform(machine, true);
     const double best = brute.run(), best_uniform = uniform.run();
     tried += brute.tried();
@@ -421,6 +440,60 @@ TEST(Search, ABatchNeedNotBeAMultipleOfTheRanks) {
     }
     EXPECT_FALSE(search(machine.profile, machine.question).best.empty());
   }
+}
+
+/// A host of the machine has more ranks than the run, or the run has no whole hosts: plans of one stage lie
+/// there as well.
+TEST(Search, RanksNeedNotFillHosts) {
+  RandomMachine machine = small_machine();
+  machine.question.memory = 1e18;
+  for (const auto& [ranks, host] : std::vector<std::pair<int64_t, int64_t>>{{3, 4}, {5, 8}, {6, 4}, {7, 2}}) {
+    SCOPED_TRACE(testing::Message() << ranks << " ranks, hosts of " << host);
+    machine.question.ranks = ranks;
+    machine.question.ranks_of_host = host;
+    machine.question.batches = {4 * ranks};
+    const SearchResult found = search(machine.profile, machine.question);
+    ASSERT_FALSE(found.best.empty());
+    for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
+      StepQuestion question;
+      question.plan = plan::uniform_plan(machine.profile.model, ranks, level, false, 1);
+      question.batch = 4;
+      question.ranks_of_host = host;
+      EXPECT_LE(found.best.front().time.seconds,
+                predict_step(machine.profile, question).seconds * (1 + 1e-9));
+    }
+  }
+}
+
+/// GPipe and 1F1B with one micro-batch are one plan.
+TEST(Search, OrdersOfPassesThatAreTheSameAreTriedOnce) {
+  RandomMachine machine = small_machine();
+  machine.question.memory = 1e18;
+  machine.question.micro_batches = 1;
+  machine.question.allowed = [](int64_t stages, const plan::UnitPlan&) { return stages == 2; };
+  const SearchResult found = search(machine.profile, machine.question);
+  ASSERT_GT(found.best.size(), 1u);
+  std::set<std::string> plans;
+  for (FoundPlan plan : found.best) {
+    plan.question.plan.schedule = plan::Schedule::k1F1B;
+    plan.question.plan.ahead = 0;
+    EXPECT_TRUE(plans.insert(plan::to_json(plan.question.plan)).second);
+  }
+}
+
+TEST(Search, RestrictionsAreThoseOfTheQuestion) {
+  RandomMachine machine = small_machine();
+  machine.question.memory = 1e18;
+  const auto says = [&](const std::string& part) {
+    const SearchResult found = search(machine.profile, machine.question);
+    return std::ranges::any_of(found.restrictions,
+                               [&](const std::string& one) { return one.find(part) != one.npos; });
+  };
+  EXPECT_TRUE(says("and 0 or 1 in others"));
+  EXPECT_FALSE(says("all blocks have one layout"));
+  machine.question.layer_by_layer = false;
+  EXPECT_FALSE(says("and 0 or 1 in others"));
+  EXPECT_TRUE(says("all blocks have one layout"));
 }
 
 TEST(Search, ABatchThatContradictsTheImagesOfARankIsRefused) {

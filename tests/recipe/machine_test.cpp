@@ -64,12 +64,13 @@ TEST(Machine, ErrorsNameKeyValueAndPlace) {
   EXPECT_EQ(error_with("compute = \"bf16\"", "compute = \"fp8\""),
             "accelerator.compute is the text \"fp8\" (m.toml:8): expected \"fp32\", \"bf16\", \"fp16\"");
   EXPECT_EQ(error_with("name = \"A100 80 GB\"", "name = 100"),
-            "name is the integer 100 (m.toml:4): expected a text");
+            "name is the integer 100 (m.toml:4): expected a text that is not empty");
   EXPECT_EQ(error_with("half_rows", "half_row"),
             "unknown key accelerator.half_row (m.toml:11); did you mean accelerator.half_rows?");
   EXPECT_EQ(error_with("half_rows = 153", ""),
             "accelerator.half_rows is missing (m.toml): expected a number between 0 and 1e+06");
-  EXPECT_EQ(error_with("name = \"A100 80 GB\"", ""), "name is missing (m.toml): expected a text");
+  EXPECT_EQ(error_with("name = \"A100 80 GB\"", ""),
+            "name is missing (m.toml): expected a text that is not empty");
   EXPECT_TRUE(error_with("[exchange]", "[exchange").starts_with("[recipe.parse] invalid TOML in m.toml:22"));
   EXPECT_TRUE(error_text([] { read_machine("nowhere.toml"); }).find("nowhere.toml") != std::string::npos);
 }

@@ -117,9 +117,10 @@ TEST_F(PlanFile, MayNotContradictRulesOrTheTensorDegree) {
   const std::string text = error_text([&] { make_plan(make_recipe({recomputes, "parallel.tensor=2"}), 8); });
   EXPECT_NE(text.find("but \"recompute\" of unit \"blocks.0\" is all in the file ("), std::string::npos)
       << text;
-  EXPECT_EQ(
-      error_text([&] { make_plan(make_recipe({set}), 4); }),
-      concat("[plan.read_plan] \"world\" is 8 (", path_.string(), "): expected 4, the ranks of this run"));
+  EXPECT_EQ(error_text([&] { make_plan(make_recipe({set}), 4); }),
+            concat("[plan.read_plan] \"world\" is 8 (", path_.string(),
+                   "): expected 4, the number of ranks of this run; start 8 ranks with --procs, srun or "
+                   "torchrun; or search a plan for 4"));
 }
 
 TEST_F(PlanFile, WithStagesIsRefusedBesideATeacher) {
