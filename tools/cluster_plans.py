@@ -16,9 +16,9 @@ import tomllib
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
 ROWS = (  # name, recipe, settings, GPUs
     ("G/14", "bv_s16_90ep", ["model.preset=G/14", "train.batch=1024"], (8, 64, 256)),
-    ("10B/14", "vit_10b", ["train.batch=1024"], (8, 64, 512)),
-    ("60B/14", "vit_60b", ["train.batch=2048"], (64, 512, 2048)),
-    ("120B/14", "vit_120b", ["train.batch=4096"], (256, 1024, 2048, 4096)),
+    ("`vit_10b`", "vit_10b", ["train.batch=1024"], (8, 64, 512)),
+    ("`vit_60b`", "vit_60b", ["train.batch=2048"], (64, 512, 2048)),
+    ("`vit_120b`", "vit_120b", ["train.batch=4096"], (256, 1024, 2048, 4096)),
 )
 
 
@@ -38,8 +38,8 @@ def row(program, machine, peak, folder, model, recipe, sets, gpus, seconds):
     if made.returncode != 0:
         raise SystemExit(made.stderr)
     host = min(gpus, 8)
-    found = run(program, "plan", "search", path, "--profile", profile, "--hosts", f"{gpus // host}x{host}", "--memory", "80GB",
-                "--seconds", seconds, "--json", "-o", "", *words)
+    found = run(program, "plan", "search", path, "--profile", profile, "--hosts", f"{gpus // host}x{host}", "--seconds", seconds,
+                "--json", "-o", "", *words)
     if found.returncode != 0:
         return f"| {model} | {gpus} | | | | | {found.stderr.strip().split(': ', 1)[1]} |"
     answer = json.loads(found.stdout)

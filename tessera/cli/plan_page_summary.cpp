@@ -140,7 +140,7 @@ constexpr Word kWords[] = {
     {"stage, pipeline",
      "A stage is several units in a row on ranks that hold no others. Each micro-batch goes from stage to "
      "stage; meanwhile other stages compute other micro-batches."},
-    {"bubble", "Time in which a stage stands still because others compute what it needs."},
+    {"bubble", "Time in which a stage is idle because others compute what it needs."},
     {"1F1B, GPipe, interleaved",
      "Orders of a pipeline's passes: forward and backward in turn; all forward passes first; in turn with "
      "several groups of units on each rank (virtual stages)."},

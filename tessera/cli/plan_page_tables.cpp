@@ -243,8 +243,7 @@ std::string plans_part(const ExplainedPlan& explained) {
              : rows.add_without(one.name, one.reason);
   }
   return section(
-      "plans", "Why this plan",
-      "the fastest of each kind; bars: seconds of the stage that stands still least",
+      "plans", "Why this plan", "the fastest of each kind; bars: seconds of the stage that is idle least",
       concat(
           bar_legend("Time:", bars),
           "<div class=\"scroll\"><table class=\"plain\"><thead><tr><th>Plan</th><th class=\"n\">images/s</th>"

@@ -61,7 +61,7 @@ struct StepEvent {
 struct StepTime {
   double seconds = 0;
   std::vector<StageTime> stages;
-  size_t slowest = 0;   // the stage that stands still the least
+  size_t slowest = 0;   // the stage that is idle the least
   plan::Timing timing;  // passes of each stage; begins with the optimizer's update
   std::vector<StepEvent> events;
   /// Measurements that stand for others: "all_gather of 64 adjacent ranks: measured with 2 ranks".

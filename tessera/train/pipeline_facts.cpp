@@ -94,7 +94,7 @@ std::string slowest_stage_text(const std::vector<StageFigures>& stages) {
 
 namespace {
 
-/// ": a stage stands still for ..."; "" of a schedule that was not simulated.
+/// ": a stage is idle for ..."; "" of a schedule that was not simulated.
 std::string idle_text(const plan::Timing& timing) {
   if (timing.stages.empty()) return "";
   double busy = 0;
@@ -102,7 +102,7 @@ std::string idle_text(const plan::Timing& timing) {
     for (const auto& span : spans) busy += span.end - span.begin;
   }
   const double idle = 1 - busy / (timing.makespan * static_cast<double>(timing.stages.size()));
-  return concat(": a stage stands still for ", monitor::print("%.0f", 100 * idle),
+  return concat(": a stage is idle for ", monitor::print("%.0f", 100 * idle),
                 " % of a step, by operations (digits: forward passes, letters: backward)");
 }
 

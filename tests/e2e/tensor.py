@@ -304,7 +304,7 @@ def a_dry_run_says_what_each_stage_does():
     whole = max(end for _, end in times.values())
     idle = [1 - sum(end - begin for (stage, _, _), (begin, end) in times.items() if stage == s) / whole for s in range(stages)]
     said = re.search(r"pipeline: 3 stages, 1f1b, 12 micro-batches of 8 images per rank \(chosen; parallel\.micro_batches sets another number\): "
-                     r"a stage stands still for (\d+) % of a step", text)
+                     r"a stage is idle for (\d+) % of a step", text)
     check(said and abs(int(said[1]) - 100 * sum(idle) / stages) <= 0.5 + 1e-9, idle, text)
     units = ["stem to blocks.0", "blocks.1 to blocks.2", "blocks.3 to head"]
     message = batch * tokens * width * 4

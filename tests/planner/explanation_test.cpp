@@ -136,7 +136,7 @@ TEST(WhySlower, NamesTheLargestDifferencesFirst) {
             "21.0 % slower: waits 300 ms for gathers of parameters (the winner: 100 ms)")
       << "5 % of the loss";
   EXPECT_EQ(why_slower(other_with({.compute = 0.82, .gathers = 0.2, .bubble = 0.23}), winner),
-            "25.0 % slower: stands still for 230 ms while other stages compute, 18.4 % of its step "
+            "25.0 % slower: is idle for 230 ms while other stages compute, 18.4 % of its step "
             "(the winner: 0 s); waits 200 ms for gathers of parameters (the winner: 100 ms)");
 }
 
