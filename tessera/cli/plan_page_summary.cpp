@@ -83,8 +83,8 @@ std::string layout_sentence(const ExplainedPlan& explained) {
 
 std::string rivals_sentence(const ExplainedPlan& explained) {
   const planner::SearchResult& result = explained.searched.result;
-  const std::string bound = concat(
-      "Proven by bounds, for the plans that the search may choose (the space): ", bound_text(result), ".");
+  const std::string bound =
+      concat("The space is the plans that the search may choose. Its bounds show: ", bound_text(result), ".");
   const planner::Alternative* next = next_kind(explained);
   if (next == nullptr) return concat("No plan of another kind fits. ", bound);
   return concat("The next kind of plan is ", escape_html(next->name), ", ", escape_html(next->reason), ". ",

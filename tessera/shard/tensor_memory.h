@@ -15,7 +15,7 @@
 
 namespace tessera::shard {
 
-/// From now on every CPU tensor of at least 128 KiB lives in such memory. A second call changes nothing.
+/// From now on every CPU tensor of at least 32 KiB lives in such memory. A second call changes nothing.
 /// There is no way back: tensors may outlive any moment one could choose.
 void keep_tensor_memory();
 
