@@ -15,8 +15,8 @@
 namespace tessera::shard {
 namespace {
 
-// What a block keeps of one small image lies above it: 64 such micro-batches of a pipeline took a sixth more memory from
-// malloc's heap, in holes between what died and what did not.
+// What a block keeps of one small image lies above it: 64 such micro-batches of a pipeline took a sixth more
+// memory from malloc's heap, in holes between what died and what did not.
 constexpr size_t kLarge = size_t{32} << 10, kPage = 4096;
 // What may wait beyond the peak, as a part of it. Without, holes that fit nothing just then are given back
 // and asked for again: 190 MiB in every step of a ResNet-50, 4 % of its time. So it is none after a few
