@@ -45,9 +45,9 @@ TEST_F(TensorMemoryOf, ADeadTensorServesSmallerOnesAndIsWholeAgainAfterThem) {
 }
 
 // Not malloc's heap, whose holes grow with the number of tensors.
-TEST_F(TensorMemoryOf, TensorsOf128KiBAndMoreLiveThere) {
-  const at::Tensor small = bytes(kMiB / 8 - 1), large = bytes(kMiB / 8);
-  EXPECT_EQ(tensor_memory().used, kMiB / 8);
+TEST_F(TensorMemoryOf, TensorsOf32KiBAndMoreLiveThere) {
+  const at::Tensor small = bytes(kMiB / 32 - 1), large = bytes(kMiB / 32);
+  EXPECT_EQ(tensor_memory().used, kMiB / 32);
 }
 
 TEST_F(TensorMemoryOf, TheSmallestThatIsLargeEnoughServes) {

@@ -367,11 +367,22 @@ TEST(CompareLayouts, RefusesWhatCannotBeCompared) {
       text("ranks=1", "ranks=2,run.device=cuda"),
       "[compare.layouts] run.device is cuda (layout 'ranks=2,run.device=cuda'): expected cpu: layouts are "
       "compared on the CPU");
-  plan::Plan accumulates = plan::uniform_plan(make_recipe().model, 2, plan::Level::kZero3, false, 1);
-  accumulates.micro_batches = 2;
-  const SavedPlan saved(accumulates);
+  plan::Plan keeps = plan::uniform_plan(make_recipe().model, 2, plan::Level::kZero3, false, 1);
+  keeps.units[1].keep_gathered = true;
+  const SavedPlan saved(keeps);
   const std::string refused = text("ranks=1", saved.path());
-  EXPECT_NE(refused.find("training does not support \"micro_batches\" 2"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("training does not support \"keep_gathered\" true"), std::string::npos) << refused;
+}
+
+TEST(CompareLayouts, PlanFilesOfOneStageHaveTheirMicroBatches) {
+  plan::Plan accumulates = plan::uniform_plan(make_recipe().model, 2, plan::Level::kZero3, false, 1);
+  accumulates.micro_batches = 3;
+  const SavedPlan saved(accumulates);
+  expect_agreement(compare("ranks=1", saved.path(), in_float64()), 1e-11);
+  const std::string refused =
+      error_text([&] { compare("ranks=1", saved.path(), {}, {"train.accumulation=2"}); });
+  EXPECT_TRUE(refused.starts_with("[train.batch_sizes] train.accumulation is 2, and parallel.plan has 3 "))
+      << refused;
 }
 
 TEST(CompareLayouts, Float64ReplacesFp8AndSaysSo) {

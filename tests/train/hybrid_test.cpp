@@ -128,8 +128,6 @@ TEST(ExecutablePlan, RefusesWhatNothingExecutesByName) {
     return text;
   };
   const std::string start = "[train.plan] training does not support ";
-  EXPECT_EQ(refusal([](plan::Plan& plan) { plan.micro_batches = 2; }),
-            start + "\"micro_batches\" 2 of the plan yet: expected 0: train.accumulation decides");
   EXPECT_EQ(
       refusal([](plan::Plan& plan) { plan.units[1].keep_gathered = true; }),
       start +
