@@ -82,8 +82,9 @@ def make_profiles(options, folder, ranks, asked):
                 print(f"kept {path}; --force measures it again", flush=True)
                 continue
             batches = sorted({plan["images_per_rank"] for plan in asked if plan["model"] == model})
-            said(*link(transport), options.program, "plan", "profile", recipe_of(folder, model), "--procs", ranks, "--rounds",
-                 options.rounds, "--batches", ",".join(map(str, batches)), "--output", path, "--force", *set_words([], transport))
+            said(*link(transport), options.program, "plan", "profile", recipe_of(folder, model), "--procs", ranks,
+                 "--rounds", options.rounds, "--patience", options.patience, "--batches", ",".join(map(str, batches)),
+                 "--output", path, "--force", *set_words([], transport))
             print(f"wrote {path}", flush=True)
 
 
@@ -221,13 +222,19 @@ def measure(options):
 
 # ---- report
 
+def slowed_text(samples):
+    """Measurements of earlier versions do not say it."""
+    known = [one["slowed"] for one in samples if "slowed" in one]
+    return f" While something else slowed a core: {sum(known) / len(known):.1%} of the samples." if known else ""
+
+
 def print_head(plans, predictions, samples, ratios, hash_of_predictions):
     measured = [ratio for name, ratio in ratios.items() if not name.startswith("identical")]
     print(f"Predicted at {predictions['date']} by {predictions['program']} (predictions.json: SHA-256 {hash_of_predictions}). Measured from "
           f"{samples[0]['date']} to {samples[-1]['date']} on {predictions['machine']['processor']}, {predictions['machine']['cores']} cores, "
           f"{plans['ranks']} ranks of one thread: {len(measured)} of {len(plans['plans'])} plans, at least {min(map(len, measured))} rounds. "
           f"Steal time of the samples: mean {statistics.mean(one['steal'] for one in samples):.2%}, largest "
-          f"{max(one['steal'] for one in samples):.1%}; load {statistics.mean(one['load'] for one in samples):.2f}.\n")
+          f"{max(one['steal'] for one in samples):.1%}; load {statistics.mean(one['load'] for one in samples):.2f}.{slowed_text(samples)}\n")
     references_text = ", ".join(plan["text"] for plan in plans["references"].values())
     print(f"Reference plans: {references_text}.\n")
     noise = [statistics.median(ratio) - 1 for name, ratio in ratios.items() if name.startswith("identical")]
@@ -296,6 +303,7 @@ def parsed(arguments):
     one.add_argument("--ranks", type=at_least_1, default=2, help="ranks of each plan")
     one.add_argument("--output", type=pathlib.Path, required=True, help="file to write")
     two = verb("predict", predict, "Measure profiles of this machine and predict all plans")
+    two.add_argument("--patience", type=float, default=3, help="of tessera plan profile")
     two.add_argument("--force", action="store_true", help="measure profiles again that exist")
     three = verb("measure", measure, "Measure the plans in random order, each beside the reference step")
     three.add_argument("--seconds", type=float, default=480, help="begin no group that would last beyond so many seconds")

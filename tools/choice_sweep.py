@@ -81,8 +81,8 @@ def searched_plan(options, folder, setting, link):
     profile, file = folder / "profile.json", folder / "plan.json"
     common = [*set_words([f"train.batch={setting['images']}"], setting["transport"])]
     recipe = recipe_of(folder, setting["model"])
-    said(*link(setting["transport"]), options.program, "plan", "profile", recipe, "--procs", RANKS, "--rounds", 9, "--batches",
-         ",".join(map(str, per_rank)), "--output", profile, "--force", *common)
+    said(*link(setting["transport"]), options.program, "plan", "profile", recipe, "--procs", RANKS, "--rounds", 9, "--patience", 3,
+         "--batches", ",".join(map(str, per_rank)), "--output", profile, "--force", *common)
     output = said(options.program, "plan", "search", recipe, "--profile", profile, "--ranks", RANKS, "--memory", setting["memory"],
                   "--output", file, "--force", "--json", *common)
     found = json.loads(output[output.index("{"):])["plans"][0]

@@ -9,12 +9,14 @@ import pathlib
 import platform
 import signal
 import subprocess
+import time
 
 from blind_plans import Refused
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
 PROGRAM = SOURCE / "build/dev/bin/tessera"
 THROTTLE = {"rate": "10gbit", "burst": "2mb", "latency": "50ms"}  # of both directions together (tc-tbf(8))
+PATIENCE = 10  # seconds for a sample that nothing slows
 RECIPE = """name = "blind"
 [model]
 preset = "{model}"
@@ -59,7 +61,7 @@ def machine():
 
 def cpu_ticks():
     """(all, stolen by the hypervisor) of all CPUs since the start of the machine: proc_stat(5)."""
-    fields = [int(word) for word in open("/proc/stat").readline().split()[1:9]]
+    fields = [int(word) for word in pathlib.Path("/proc/stat").read_text().split()[1:9]]
     return sum(fields), fields[7]
 
 
@@ -140,13 +142,13 @@ class Training:
         raise Refused(f"the training of plan {self.name} ended: {' '.join(said_before[-3:])}")
 
     def steps(self, count):
-        """Seconds of each."""
+        """Seconds of each, and whether something else slowed a core when they began or ended."""
         self.signal_all(signal.SIGCONT)
         self.requests.write(f"{count}\n")
         self.requests.flush()
-        seconds = self.answer()["step_seconds"]
+        answer = self.answer()
         self.signal_all(signal.SIGSTOP)
-        return seconds
+        return answer["step_seconds"], answer["slowed"]
 
     def finish(self):
         """Ends the training. The peak memory of each rank in bytes, without the idle program."""
@@ -167,9 +169,14 @@ class Training:
 
 
 def sample(training, steps):
-    """`steps` of them. The first finds caches that other trainings have filled, in plans and references alike."""
-    before = cpu_ticks()
-    seconds = training.steps(steps)
+    """`steps` of them, taken again for a while where something else slowed a core. The first finds caches that other
+    trainings have filled, in plans and references alike."""
+    began, before = time.monotonic(), cpu_ticks()
+    seconds, slowed = training.steps(steps)
+    attempts = 1
+    while slowed and time.monotonic() - began < PATIENCE:
+        seconds, slowed = training.steps(steps)
+        attempts += 1
     after = cpu_ticks()
-    return {"name": training.name, "seconds": seconds, "steal": (after[1] - before[1]) / max(after[0] - before[0], 1),
-            "load": os.getloadavg()[0]}
+    return {"name": training.name, "seconds": seconds, "slowed": slowed, "attempts": attempts,
+            "steal": (after[1] - before[1]) / max(after[0] - before[0], 1), "load": os.getloadavg()[0]}

@@ -204,6 +204,8 @@ void add_provenance(const planner::Provenance& from, monitor::ReportInput* input
   add("threads of a rank", from.names_machine() ? std::to_string(from.threads) : "");
   add("ranks of a host", std::to_string(from.ranks_of_host));
   add("rounds", from.is_assumed() ? "" : std::to_string(from.rounds));
+  add("passes that something else slowed",
+      from.slowed > 0 ? monitor::print("%.0f %%", 100 * from.slowed) : "");
 }
 
 void add_step_constants(const planner::Profile& profile, monitor::ReportInput* input) {

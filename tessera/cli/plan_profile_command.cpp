@@ -27,13 +27,16 @@ struct ProfileOptions {
   std::optional<int64_t> procs;
   std::vector<int64_t> tensor, batches;
   int64_t rounds = 5;
+  std::optional<double> patience;
   bool force = false, json = false;
 };
 
 constexpr const char* kProfileFooter = R"(
 Trains a model of the recipe's layer sizes with at most 3 blocks, on --procs ranks at the same time, and times forward
 and backward of each kind of unit. Then it measures messages between the ranks (4 KiB to 64 MiB), the optimizer and the
-data loader. The ranks are threads of this process. Nothing else should run on the machine meanwhile.
+data loader. The ranks are threads of this process. Nothing else should run on the machine meanwhile. On a CPU what is
+measured while something slows a core, such as a program on its other hardware thread, is measured again for a while
+(--patience).
 
 On a GPU one rank computes, whose tensor-parallel peers are pretended. No messages are measured: --machine gives those
 between GPUs. Without it predictions are of one rank.
@@ -44,9 +47,18 @@ Examples:
   tessera plan profile recipes/tv_b16.toml --set run.threads=8 --set run.shared_memory=false
   tessera plan profile recipes/tv_b16.toml --set run.device=cuda --machine recipes/machines/h100_sxm.toml)";
 
+void check_patience(double patience) {
+  constexpr double kMost = 1000;
+  if (patience >= 0 && patience <= kMost) return;
+  user_error({.where = kProfileWhere,
+              .problem = concat("--patience is ", patience),
+              .expected = concat("a number of times, 0 to ", kMost)});
+}
+
 int profile(const ProfileOptions& options) {
   const launch::FileWatchdog files(first_file_limit(options.sets), 0);
   check_at_least_1(kProfileWhere, "--rounds", options.rounds);
+  check_patience(options.patience.value_or(0));
   for (const int64_t batch : options.batches) {
     if (batch < 1 || batch > kMostProfiledBatch)
       user_error({.where = kProfileWhere,
@@ -63,6 +75,7 @@ int profile(const ProfileOptions& options) {
   if (!options.machine.empty())
     job.machine = std::make_shared<const planner::Machine>(recipe::read_machine(options.machine));
   job.rounds = options.rounds;
+  job.patience = options.patience;
   job.json = options.json;
   job.output = options.output;
   launch::end_on_signals();
@@ -140,6 +153,11 @@ Action add_plan_profile(CLI::App& plan) {
                       "Description (TOML) whose links and slowdowns are taken (default: measured)");
   command->add_option("--rounds", options->rounds, "Number of measurements of each value; means count")
       ->capture_default_str();
+  command->add_option("--patience", options->patience,
+                      concat("While something else slows a CPU's cores, wait and measure again for at most "
+                             "so many times as long as is "
+                             "measured (default: ",
+                             train::kPatience, ")"));
   command->add_option("-o,--output", options->output, "Profile file (JSON) to write")->capture_default_str();
   command->add_flag("--force", options->force, "Replace the profile file if it exists");
   command->add_flag("--json", options->json, "Print the profile as JSON instead of tables");

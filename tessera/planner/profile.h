@@ -79,6 +79,7 @@ struct Provenance {
   int64_t memory_bytes = 0;  // of the device of a rank; 0: not known
   /// Machine and sources where messages and slowdowns alone were not measured; else empty.
   std::string assumed_links = {};
+  double slowed = 0;               // share of measured passes during which something else slowed a core
   bool keeps_activations = false;  // passes on a GPU kept outputs of norms and GELUs (run.keep_activations)
   /// Measured on a device that is not the CPU.
   bool is_of_gpu() const { return names_machine() && device != "CPU"; }

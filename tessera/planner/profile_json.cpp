@@ -36,6 +36,7 @@ Json to_json(const Provenance& from) {
   if (!from.assumed_links.empty()) json["assumed_links"] = from.assumed_links;
   if (!from.automatic_compute.empty()) json["automatic_compute"] = from.automatic_compute;
   if (from.memory_bytes > 0) json["memory_bytes"] = from.memory_bytes;
+  if (from.slowed > 0) json["slowed"] = from.slowed;
   if (from.keeps_activations) json["keeps_activations"] = true;
   return json;
 }
@@ -82,7 +83,7 @@ Provenance provenance_of(const JsonFields& fields, const Json& json) {
   fields.keys(
       json, "\"provenance\"",
       {"host", "processor", "device", "build", "date", "compute", "threads", "ranks_of_host", "rounds"},
-      {"assumed", "assumed_links", "automatic_compute", "memory_bytes", "keeps_activations"});
+      {"assumed", "assumed_links", "automatic_compute", "memory_bytes", "slowed", "keeps_activations"});
   Provenance from;
   from.host = fields.text(json, "host");
   from.processor = fields.text(json, "processor");
@@ -101,6 +102,10 @@ Provenance provenance_of(const JsonFields& fields, const Json& json) {
   if (json.contains("automatic_compute"))
     from.automatic_compute = dtypes[fields.choice_of_names(json, "automatic_compute", dtypes)];
   if (json.contains("assumed_links")) from.assumed_links = fields.text(json, "assumed_links");
+  if (json.contains("slowed")) {
+    from.slowed = fields.number_of_at_least(json, "slowed", 0);
+    if (from.slowed > 1) fields.fail(concat("\"slowed\" is ", from.slowed), "a share, 0 to 1");
+  }
   if (json.contains("keeps_activations")) from.keeps_activations = fields.boolean(json, "keeps_activations");
   if (json.contains("memory_bytes")) from.memory_bytes = fields.integer(json, "memory_bytes", 1, kMostBytes);
   return from;

@@ -20,13 +20,17 @@
 #include "tessera/mesh/thread_ranks.h"
 #include "tessera/planner/link_line.h"
 #include "tessera/profile/over_ranks.h"
+#include "tessera/profile/quiet_cores.h"
 
 namespace tessera::profile {
 namespace {
 
 // Times of short messages over TCP scatter most: where transport threads share cores with ranks, some wait
 // for milliseconds until the scheduler lets them run.
-constexpr int64_t kShortBytes = 1 << 20, kShortRepeats = 8;
+int64_t repeats_of(int64_t bytes) {
+  constexpr int64_t kShortBytes = 1 << 20, kShortRepeats = 8;
+  return bytes < kShortBytes ? kShortRepeats : 1;
+}
 
 int64_t bytes_sent(const mesh::Group& group) {
   int64_t bytes = 0;
@@ -208,15 +212,17 @@ struct GroupTimes {
   std::vector<std::vector<PieceTimes>> pieces;  // by kPieces and size
 };
 
-GroupTimes time_group(mesh::Mesh& mesh, const LinkGroup& of, const LinkSettings& settings) {
+GroupTimes time_group(mesh::Mesh& mesh, const LinkGroup& of, const LinkSettings& settings,
+                      QuietCores& cores) {
   mesh::Group& group = of.is_link ? mesh.link(link_of(mesh.rank(), mesh.world_size())) : mesh.group(of.span);
   const MessageKind kind{of.link.operation, settings.dtype, settings.wire};
-  GroupTimes times{time_messages(mesh, group, kind, settings.sizes, settings.rounds), {}};
+  const Rounds rounds{settings.rounds, cores};
+  GroupTimes times{time_messages(mesh, group, kind, settings.sizes, rounds), {}};
   for (size_t i = 0; in_pieces(of.link) && i < kPieces.size(); ++i) {
     const auto work = settings.compute_per_byte.find(group.size());
     const PieceKind cut{kPieces[i], settings.dtype, settings.threads,
                         work == settings.compute_per_byte.end() ? 0 : work->second};
-    times.pieces.push_back(time_pieces(mesh, group, cut, sizes_in_pieces(settings.sizes), settings.rounds));
+    times.pieces.push_back(time_pieces(mesh, group, cut, sizes_in_pieces(settings.sizes), rounds));
   }
   return times;
 }
@@ -292,33 +298,39 @@ std::vector<GroupTimes> gathered(GroupTimes mine, mesh::Group& ranks) {
 }  // namespace
 
 std::vector<MessageTimes> time_messages(mesh::Mesh& mesh, mesh::Group& group, const MessageKind& kind,
-                                        const std::vector<int64_t>& sizes, int64_t rounds) {
+                                        const std::vector<int64_t>& sizes, const Rounds& rounds) {
   const at::NoGradGuard no_grad;
   std::vector<std::vector<std::function<void()>>> messages;
   for (const int64_t bytes : sizes) messages.push_back(messages_of(group, kind, bytes));
   std::vector<MessageTimes> times(sizes.size());
-  for (int64_t round = 0; round <= rounds; ++round) {  // round 0 warms up
-    for (size_t size = 0; size < sizes.size(); ++size) {
-      for (int64_t i = 0; i < (sizes[size] < kShortBytes ? kShortRepeats : 1); ++i) {
-        double seconds = 0;
-        const auto count = static_cast<int64_t>(messages[size].size());
-        const int64_t before = bytes_sent(group);
-        for (const auto& message : messages[size]) {
-          mesh.world().barrier("profile");
-          const auto start = std::chrono::steady_clock::now();
-          message();
-          seconds += seconds_since(start) / static_cast<double>(count);
-        }
-        times[size].bytes = (bytes_sent(group) - before) / count;
-        if (round > 0) times[size].seconds.push_back(seconds);
+  const auto send_all = [&](size_t size) {
+    const auto count = static_cast<int64_t>(messages[size].size());
+    MessageTimes found;
+    for (int64_t i = 0; i < repeats_of(sizes[size]); ++i) {
+      double seconds = 0;
+      const int64_t before = bytes_sent(group);
+      for (const auto& message : messages[size]) {
+        mesh.world().barrier("profile");
+        const auto start = std::chrono::steady_clock::now();
+        message();
+        seconds += seconds_since(start) / static_cast<double>(count);
       }
+      found.bytes = (bytes_sent(group) - before) / count;
+      found.seconds.push_back(seconds);
+    }
+    return found;
+  };
+  for (int64_t round = 0; round <= rounds.count; ++round) {
+    for (size_t size = 0; size < sizes.size(); ++size) {
+      const MessageTimes found = rounds.cores.measured([&] { return send_all(size); });
+      if (round > 0) times[size].add(found);  // round 0 warms up
     }
   }
   return times;
 }
 
 std::vector<PieceTimes> time_pieces(mesh::Mesh& mesh, mesh::Group& group, const PieceKind& kind,
-                                    const std::vector<int64_t>& sizes, int64_t rounds) {
+                                    const std::vector<int64_t>& sizes, const Rounds& rounds) {
   const at::NoGradGuard no_grad;
   std::vector<PiecePass> passes;
   for (const int64_t bytes : sizes) {
@@ -333,15 +345,22 @@ std::vector<PieceTimes> time_pieces(mesh::Mesh& mesh, mesh::Group& group, const 
     times.seconds.push_back(seconds_since(start) / 2);
     times.bytes = (bytes_sent(group) - before) / 2;
   };
+  const auto measure_all = [&](size_t size) {
+    PieceTimes found;
+    for (int64_t i = 0; i < repeats_of(sizes[size]); ++i) {
+      note(found.alone, [&] { passes[size].exchange(false); });
+      note(found.products, [&] { passes[size].multiply(); });
+      note(found.together, [&] { passes[size].exchange(true); });
+    }
+    return found;
+  };
   std::vector<PieceTimes> times(sizes.size());
-  for (int64_t round = 0; round < rounds; ++round) {
+  for (int64_t round = 0; round < rounds.count; ++round) {
     for (size_t size = 0; size < sizes.size(); ++size) {
-      PiecePass& pass = passes[size];
-      for (int64_t i = 0; i < (sizes[size] < kShortBytes ? kShortRepeats : 1); ++i) {
-        note(times[size].alone, [&] { pass.exchange(false); });
-        note(times[size].products, [&] { pass.multiply(); });
-        note(times[size].together, [&] { pass.exchange(true); });
-      }
+      const PieceTimes found = rounds.cores.measured([&] { return measure_all(size); });
+      times[size].alone.add(found.alone);
+      times[size].products.add(found.products);
+      times[size].together.add(found.together);
     }
   }
   return times;
@@ -392,8 +411,9 @@ std::vector<planner::LinkTimes> measure_links(const LinkSettings& settings) {
   std::vector times(groups.size(), std::vector<GroupTimes>(static_cast<size_t>(settings.ranks)));
   mesh::run_on_thread_ranks(ranks, [&](mesh::Mesh& mesh) {
     at::set_num_threads(static_cast<int>(settings.threads));
+    QuietCores cores(settings.patience, largest_of(mesh.world()));
     for (size_t i = 0; i < groups.size(); ++i)
-      times[i][static_cast<size_t>(mesh.rank())] = time_group(mesh, groups[i], settings);
+      times[i][static_cast<size_t>(mesh.rank())] = time_group(mesh, groups[i], settings, cores);
   });
   std::vector<planner::LinkTimes> links;
   for (size_t i = 0; i < groups.size(); ++i) links.push_back(combined(groups[i], times[i]));
@@ -412,8 +432,9 @@ std::vector<mesh::Link> links_between_halves(int64_t ranks) {
 
 std::vector<planner::LinkTimes> measure_host_links(mesh::Mesh& mesh, const LinkSettings& settings) {
   std::vector<planner::LinkTimes> links;
+  QuietCores cores(settings.patience, largest_of(mesh.world()));
   for (const LinkGroup& group : groups_of_hosts(mesh.world_size(), settings.ranks))
-    links.push_back(combined(group, gathered(time_group(mesh, group, settings), mesh.world())));
+    links.push_back(combined(group, gathered(time_group(mesh, group, settings, cores), mesh.world())));
   return links;
 }
 

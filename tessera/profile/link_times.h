@@ -12,6 +12,7 @@
 
 #include "tessera/mesh/mesh.h"
 #include "tessera/planner/profile.h"
+#include "tessera/profile/quiet_cores.h"
 
 namespace tessera::profile {
 
@@ -21,6 +22,12 @@ inline const std::vector<int64_t> kMessageBytes = {4 << 10, 16 << 10, 64 << 10, 
 
 /// Of exchanges in pieces: activations of a micro-batch are smaller than parameters of a unit.
 inline constexpr int64_t kMostPieceBytes = 16 << 20;
+
+/// Rounds of measurements, which are taken while nothing else slows the ranks' cores.
+struct Rounds {
+  int64_t count = 5;
+  QuietCores& cores;  // of the mesh's ranks
+};
 
 /// Messages of one operation in one group.
 struct MessageKind {
@@ -43,14 +50,19 @@ struct PieceKind {
 struct MessageTimes {
   int64_t bytes = 0;            // that this rank sent
   std::vector<double> seconds;  // by round
+  void add(const MessageTimes& later) {
+    bytes = later.bytes;
+    seconds.insert(seconds.end(), later.seconds.begin(), later.seconds.end());
+  }
 };
 
 /// Messages of each of `sizes` (bytes that a rank sends), by turns, in so many rounds after one that warms
 /// up; those of less than 1 MiB several times a round. "exchange": the mean of a gather of rows and a sum of
 /// rows of that size, since layers that are cut need as many of the one as of the other. "send": `group` is a
-/// link's. Ranks of all groups begin each message together. Collective over the mesh. Errors: CommError.
+/// link's. Ranks of all groups begin each message together, while nothing else slows their cores
+/// (quiet_cores.h). Collective over the mesh. Errors: CommError.
 std::vector<MessageTimes> time_messages(mesh::Mesh& mesh, mesh::Group& group, const MessageKind& kind,
-                                        const std::vector<int64_t>& sizes, int64_t rounds);
+                                        const std::vector<int64_t>& sizes, const Rounds& rounds);
 
 /// What one rank measured of exchanges of one size in several pieces.
 struct PieceTimes {
@@ -64,7 +76,7 @@ struct PieceTimes {
 /// products take about as long as `kind` says. Seconds and bytes are half of the
 /// two, as of "exchange" above; `sizes`: of all pieces. Collective over the mesh. Errors: CommError.
 std::vector<PieceTimes> time_pieces(mesh::Mesh& mesh, mesh::Group& group, const PieceKind& kind,
-                                    const std::vector<int64_t>& sizes, int64_t rounds);
+                                    const std::vector<int64_t>& sizes, const Rounds& rounds);
 
 /// The line through what the ranks of one group, or of several alike, measured at the same time: of every
 /// round the slowest rank, of these the mean. `link`: names the messages. Requires: the same sizes and
@@ -87,6 +99,7 @@ struct LinkSettings {
   /// PieceKind::compute_per_byte, by ranks of a group (compute_per_exchanged_byte); 0 where there is none.
   std::map<int64_t, double> compute_per_byte = {};
   std::chrono::milliseconds timeout{600'000};
+  double patience = 0;  // QuietCores
 };
 
 /// All operations in groups of every size above 1 that divides the ranks: neighbours ("adjacent") and, for

@@ -7,9 +7,11 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "tessera/arch/model.h"
@@ -22,6 +24,7 @@
 #include "tessera/profile/head_start.h"
 #include "tessera/profile/measured_model.h"
 #include "tessera/profile/moment.h"
+#include "tessera/profile/quiet_cores.h"
 #include "tessera/profile/unit_passes.h"
 #include "tessera/shard/tensor_memory.h"
 
@@ -52,12 +55,15 @@ struct Found {
   /// Seconds for a value: of a backward pass whose gradients stay as they are made, of a first and of a later
   /// micro-batch's; of added sums and updates.
   std::vector<double> as_made, first, later, add_sum, optimizer;
+  int64_t measurements = 0, slowed = 0;              // passes, of which something else slowed a core
   std::vector<std::vector<UnitPass>> micro_batches;  // of every round, in the same order on all ranks
 
   void add(const Found& other) {
     for (const auto& [key, passes] : other.units)
       units[key].insert(units[key].end(), passes.begin(), passes.end());
     replayed.insert(other.replayed.begin(), other.replayed.end());
+    measurements += other.measurements;
+    slowed += other.slowed;
     for (const auto list :
          {&Found::as_made, &Found::first, &Found::later, &Found::add_sum, &Found::optimizer})
       (this->*list).insert((this->*list).end(), (other.*list).begin(), (other.*list).end());
@@ -72,15 +78,43 @@ int64_t values_of_largest_unit(const arch::ModelConfig& model) {
   return most;
 }
 
-/// One rank, on its thread. `meet` waits for all ranks of the host.
+/// The ranks of a host, which are threads. A rank that fails must leave.
+class Meeting {
+ public:
+  explicit Meeting(int64_t ranks) : barrier_(ranks, Agree{this}) {}
+
+  /// Waits for all ranks. The largest number of them, at least 0.
+  double largest(double mine) {
+    double seen = largest_;
+    while (seen < mine && !largest_.compare_exchange_weak(seen, mine)) {
+    }
+    barrier_.arrive_and_wait();
+    return agreed_;
+  }
+  void wait() { largest(0); }
+  void leave() { barrier_.arrive_and_drop(); }
+
+ private:
+  /// Runs once, when all have arrived and before any goes on.
+  struct Agree {
+    Meeting* meeting;
+    void operator()() noexcept { meeting->agreed_ = meeting->largest_.exchange(0); }
+  };
+  std::atomic<double> largest_ = 0;
+  double agreed_ = 0;
+  std::barrier<Agree> barrier_;
+};
+
+/// One rank, on its thread.
 class MeasuringRank {
  public:
-  using Meet = std::function<void()>;
   using Input = eager::DeviceInput::Input;
 
   MeasuringRank(const PassSettings& settings, const recipe::Recipe& recipe,
-                const std::vector<std::string>& kinds, Meet meet)
-      : settings_(settings), recipe_(recipe), kinds_(kinds), meet_(std::move(meet)) {
+                const std::vector<std::string>& kinds, Meeting& meeting)
+      : settings_(settings), recipe_(recipe), kinds_(kinds), meeting_(meeting) {
+    if (settings.on.device.is_cpu())
+      cores_.emplace(settings.patience, [this](double mine) { return meeting_.largest(mine); });
     for (const int64_t size : settings.batches)
       batches_.push_back(random_input(recipe.model, size, settings.on.device));
   }
@@ -96,10 +130,24 @@ class MeasuringRank {
     }
     measure_sums_and_updates();
     measure_added_sums();
+    if (cores_) {
+      found_.measurements = cores_->measurements();
+      found_.slowed = cores_->slowed();
+    }
     return std::move(found_);
   }
 
  private:
+  /// What `work` returns, which all ranks begin together.
+  template <class Work>
+  auto together(const Work& work) {
+    const auto begun = [&] {
+      meeting_.wait();
+      return work();
+    };
+    return cores_ ? cores_->measured(begun) : begun();
+  }
+
   static std::vector<MeasuredLayout> layouts_of(int64_t tensor) {
     std::vector<plan::Recompute> modes = {plan::Recompute::kNone, plan::Recompute::kAll};
     if (tensor > 1) modes.push_back(plan::Recompute::kKeepSums);  // there are none to keep otherwise
@@ -126,8 +174,7 @@ class MeasuringRank {
     for (int64_t round = 0; round <= settings_.rounds; ++round) {
       for (const Input& input : batches_) {
         for (size_t i = 0; i < models.size(); ++i) {
-          meet_();
-          const std::vector<UnitPass> passes = undisturbed_pass(*models[i], input);
+          const std::vector<UnitPass> passes = together([&] { return undelayed_pass(*models[i], input); });
           if (round == 0) continue;
           note(passes, models[i]->plan(), layouts[i], input.batch.size);
           found_.micro_batches.push_back(passes);
@@ -142,7 +189,7 @@ class MeasuringRank {
   }
 
   /// Again while the device had to wait for the host.
-  static std::vector<UnitPass> undisturbed_pass(MeasuredModel& model, const Input& input) {
+  static std::vector<UnitPass> undelayed_pass(MeasuredModel& model, const Input& input) {
     std::vector<UnitPass> passes;
     for (int64_t attempt = 0; attempt < kMostAttempts; ++attempt) {
       passes = model.micro_batch(input, /*last=*/true);
@@ -227,21 +274,28 @@ class MeasuringRank {
     MeasuredModel model(recipe_, {.with_optimizer = true}, settings_.on);
     const auto values = static_cast<double>(model.values());
     const Input& input = batches_.front();
-    for (int64_t round = 0; round <= kSumRounds * settings_.rounds; ++round) {
-      meet_();
-      const double as_made = backward_seconds(warm_pass(model, input, /*last=*/true));
-      meet_();
-      const double update = model.update();
-      meet_();
-      const double first = backward_seconds(warm_pass(model, input, /*last=*/false));
+    struct Round {
+      double as_made, update, first, later;
+    };
+    const auto measure_round = [&]() -> Round {
+      Round found{};
+      found.as_made = backward_seconds(warm_pass(model, input, /*last=*/true));
+      meeting_.wait();
+      found.update = std::max(0.0, model.update() - settings_.step_end);
+      meeting_.wait();
+      found.first = backward_seconds(warm_pass(model, input, /*last=*/false));
       const double second = backward_seconds(model.micro_batch(input, /*last=*/false));
-      const double third = backward_seconds(model.micro_batch(input, /*last=*/true));
+      found.later = (second + backward_seconds(model.micro_batch(input, /*last=*/true))) / 2;
       model.forget_gradients();
+      return found;
+    };
+    for (int64_t round = 0; round <= kSumRounds * settings_.rounds; ++round) {
+      const Round found = together(measure_round);
       if (round == 0) continue;
-      found_.optimizer.push_back(std::max(0.0, update - settings_.step_end) / values);
-      found_.as_made.push_back(as_made / values);
-      found_.first.push_back(first / values);
-      found_.later.push_back((second + third) / 2 / values);
+      found_.optimizer.push_back(found.update / values);
+      found_.as_made.push_back(found.as_made / values);
+      found_.first.push_back(found.first / values);
+      found_.later.push_back(found.later / values);
     }
   }
 
@@ -257,8 +311,7 @@ class MeasuringRank {
       earlier.push_back(at::zeros({values}, at::TensorOptions(device)));
     const at::Tensor sum = at::empty({values}, at::TensorOptions(device));
     HeadStart head_start(device);
-    for (int64_t round = 0; round <= settings_.rounds; ++round) {
-      meet_();
+    const auto add_all = [&] {
       eager::wait_for(device);
       head_start.queue(kSumHeadStart);
       std::vector<std::pair<Moment, Moment>> sums;
@@ -271,14 +324,19 @@ class MeasuringRank {
       eager::wait_for(device);
       double seconds = 0;
       for (const auto& [begin, end] : sums) seconds += begin.seconds_to(end);
-      if (round > 0) found_.add_sum.push_back(seconds / static_cast<double>(values * std::ssize(earlier)));
+      return seconds / static_cast<double>(values * std::ssize(earlier));
+    };
+    for (int64_t round = 0; round <= settings_.rounds; ++round) {
+      const double seconds = together(add_all);
+      if (round > 0) found_.add_sum.push_back(seconds);
     }
   }
 
   const PassSettings& settings_;
   const recipe::Recipe& recipe_;
   const std::vector<std::string>& kinds_;
-  Meet meet_;
+  Meeting& meeting_;
+  std::optional<QuietCores> cores_;  // of a CPU
   std::vector<Input> batches_;
   Found found_;
 };
@@ -340,13 +398,13 @@ PassTimes measure_passes(const PassSettings& settings) {
   std::vector<std::string> kinds;
   const recipe::Recipe recipe = measured_recipe(settings.recipe, &kinds);
   std::vector<Found> of_ranks(static_cast<size_t>(settings.ranks));
-  std::barrier meeting(settings.ranks);
+  Meeting meeting(settings.ranks);
   const auto measure = [&](int64_t rank) {
     // A rank that fails lets the others go on, and its exception is rethrown when they have ended.
-    const auto leave = [](std::barrier<>* left) { left->arrive_and_drop(); };
-    const std::unique_ptr<std::barrier<>, decltype(leave)> member(&meeting, leave);
+    const auto leave = [](Meeting* left) { left->leave(); };
+    const std::unique_ptr<Meeting, decltype(leave)> member(&meeting, leave);
     at::set_num_threads(static_cast<int>(settings.threads));
-    MeasuringRank measuring(settings, recipe, kinds, [&] { meeting.arrive_and_wait(); });
+    MeasuringRank measuring(settings, recipe, kinds, meeting);
     of_ranks[static_cast<size_t>(rank)] = measuring.run();
   };
   if (settings.on.device.is_cpu()) {
@@ -372,6 +430,8 @@ PassTimes measure_passes(const PassSettings& settings) {
   times.accumulate_seconds = std::max(0.0, steady_mean(found.later) - as_made);
   times.add_sum_seconds = steady_mean(found.add_sum);
   times.optimizer_seconds = steady_mean(found.optimizer);
+  if (found.measurements > 0)
+    times.slowed = static_cast<double>(found.slowed) / static_cast<double>(found.measurements);
   return times;
 }
 

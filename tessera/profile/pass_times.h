@@ -23,6 +23,7 @@ struct PassSettings {
   MeasuredDevice on = {};
   /// Seconds of a measured update that are not for its values: on a device, measure_step_end().
   double step_end = 0;
+  double patience = 0;  // QuietCores
 };
 
 struct PassTimes {
@@ -34,14 +35,16 @@ struct PassTimes {
   // As in planner::Profile.
   double widen_seconds = 0, accumulate_seconds = 0, add_sum_seconds = 0, optimizer_seconds = 0;
   Lag lag = {};
+  double slowed = 0;  // as in planner::Provenance
 };
 
 /// Trains a model of fewer blocks that has a unit of every kind. Each rank is a thread without peers
 /// (lone_rank.h); the ranks begin every micro-batch together. A device has one rank, the calling thread,
 /// which has chosen it (eager::choose_device). Means (base/steady_mean.h) over ranks, rounds and units of a
-/// kind; round 0 warms up and does not count. Batch sizes, recompute, and where the models fit into memory
-/// together degrees, take turns within a round. From then on large tensors keep their memory
-/// (shard::keep_tensor_memory). Errors: UserError where the model has no layers that a degree could cut.
+/// kind; round 0 warms up and does not count, and on a CPU passes are taken while nothing else slows the
+/// cores (quiet_cores.h). Batch sizes, recompute, and where the models fit into memory together degrees, take
+/// turns within a round. From then on large tensors keep their memory (shard::keep_tensor_memory). Errors:
+/// UserError where the model has no layers that a degree could cut.
 PassTimes measure_passes(const PassSettings& settings);
 
 inline constexpr int64_t kFewBlocks = 3;  // two ordinary ones and the last

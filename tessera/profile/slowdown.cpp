@@ -13,6 +13,7 @@
 #include "tessera/mesh/thread_ranks.h"
 #include "tessera/profile/measured_model.h"
 #include "tessera/profile/over_ranks.h"
+#include "tessera/profile/quiet_cores.h"
 
 namespace tessera::profile {
 namespace {
@@ -110,8 +111,11 @@ Slowdown measure_slowdown(const PassSettings& passes, const LinkSettings& links)
   mesh::run_on_thread_ranks(ranks, [&](mesh::Mesh& mesh) {
     at::set_num_threads(static_cast<int>(passes.threads));
     OverlapRank rank(passes, links, mesh);
-    for (int64_t round = 0; round < passes.rounds; ++round)
-      of_ranks[static_cast<size_t>(mesh.rank())].push_back(slowdown_of(rank.measure()));
+    QuietCores cores(passes.patience, largest_of(mesh.world()));
+    for (int64_t round = 0; round < passes.rounds; ++round) {
+      const Overlap overlap = cores.measured([&] { return rank.measure(); });
+      of_ranks[static_cast<size_t>(mesh.rank())].push_back(slowdown_of(overlap));
+    }
   });
   std::vector<double> compute, link;
   for (const auto& rounds : of_ranks) {

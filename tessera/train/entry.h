@@ -93,6 +93,9 @@ struct CompareLayoutsJob {
   launch::FileWatchdog* files = nullptr;  // of this process; may be null
 };
 
+/// A profile's of a CPU: half the time of its measurements.
+inline constexpr double kPatience = 0.5;
+
 struct PlanProfileJob {
   recipe::Recipe recipe;
   // Without a value: the default of the device (profile_scope.h).
@@ -102,6 +105,7 @@ struct PlanProfileJob {
   /// Messages between its ranks are assumed, not measured. Null: none.
   std::shared_ptr<const planner::Machine> machine = nullptr;
   int64_t rounds = 5;
+  std::optional<double> patience = {};  // profile::QuietCores, of CPUs; without a value: kPatience
   bool json = false;
   std::string output = {};  // the profile goes here
 };

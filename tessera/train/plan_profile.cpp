@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <ctime>
 #include <iostream>
@@ -90,6 +91,7 @@ struct Measured {
   const PlanProfileJob& job;
   at::Device device;
   ProfileScope scope;
+  double patience = 0;
   int64_t threads = 1;  // of a rank
   bool prints() const { return !job.json; }
 };
@@ -196,6 +198,16 @@ planner::Profile described(const Measured& what) {
   return profile;
 }
 
+/// What was measured on slowed cores is not what a training takes on others.
+void warn_if_slowed(double share) {
+  constexpr double kFew = 0.1;
+  if (share <= kFew) return;
+  warn(concat("something else slowed the cores during ", std::lround(100 * share),
+              " % of the passes: what is predicted from this profile may be as wrong as the machine's speed "
+              "changes; wait longer "
+              "with --patience, or measure when other programs, and others on a shared machine, are idle"));
+}
+
 void measure_units(const Measured& what, const profile::PassSettings& passes, planner::Profile* profile) {
   profile::PassTimes found = [&] {
     try {
@@ -214,6 +226,8 @@ void measure_units(const Measured& what, const profile::PassSettings& passes, pl
   profile->add_sum_seconds = found.add_sum_seconds;
   profile->unit_lag = found.lag.unit;
   profile->micro_batch_lag = found.lag.micro_batch;
+  profile->provenance.slowed = found.slowed;
+  warn_if_slowed(found.slowed);
   if (what.prints()) print_units(*profile);
 }
 
@@ -229,12 +243,25 @@ void measure_messages(const Measured& what, const profile::PassSettings& passes,
                                     .rounds = what.job.rounds,
                                     .compute_per_byte = profile::compute_per_exchanged_byte(
                                         *profile, recipe, static_cast<int64_t>(at::elementSize(dtype))),
-                                    .timeout = recipe::timeout_of(recipe.run)};
+                                    .timeout = recipe::timeout_of(recipe.run),
+                                    .patience = what.patience};
   profile->links = profile::measure_links(links);
   if (what.prints()) print_links(profile->links);
   const profile::Slowdown slowdown = profile::measure_slowdown(passes, links);
   profile->compute_slowdown = slowdown.compute;
   profile->link_slowdown = slowdown.link;
+}
+
+/// 0 where ranks slow each other's cores.
+double patience_of(const PlanProfileJob& job, at::Device device, int64_t threads_of_host) {
+  if (!device.is_cpu() && job.patience)
+    user_error({.where = "train.plan_profile",
+                .problem = "--patience is for measurements on CPUs, and this profile is of a GPU",
+                .hint = "leave --patience out"});
+  if (threads_of_host <= launch::available_cores()) return job.patience.value_or(kPatience);
+  if (job.patience.value_or(0) > 0)
+    warn("--patience has no effect: threads share cores, and slow each other");
+  return 0;
 }
 
 }  // namespace
@@ -243,10 +270,12 @@ int plan_profile(const PlanProfileJob& job) {
   const at::Device device = eager::choose_device(job.recipe, ranks_of_host(1));
   Measured what{job, device, profile_scope(job, !device.is_cpu(), launch::available_cores())};
   what.threads = eager::set_threads(job.recipe, ranks_of_host(what.scope.ranks));
+  what.patience = patience_of(job, device, what.scope.ranks * what.threads);
   planner::Profile profile = described(what);
   if (what.prints()) print_head(what, profile);
 
-  profile.step_seconds = profile::measure_step_end(job.recipe, what.scope.ranks, job.rounds, device);
+  profile.step_seconds =
+      profile::measure_step_end(job.recipe, what.scope.ranks, job.rounds, device, what.patience);
   const profile::PassSettings passes{job.recipe,
                                      what.scope.tensor,
                                      what.scope.batches,
@@ -254,7 +283,8 @@ int plan_profile(const PlanProfileJob& job) {
                                      what.scope.ranks,
                                      what.threads,
                                      {device, profile.provenance.keeps_activations},
-                                     device.is_cpu() ? 0 : profile.step_seconds};
+                                     device.is_cpu() ? 0 : profile.step_seconds,
+                                     what.patience};
   measure_units(what, passes, &profile);
   if (device.is_cpu() && !job.machine) measure_messages(what, passes, &profile);
   profile.data_seconds = measure_data(what);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/train/step_requests.h"
 
+#include <ATen/Parallel.h>
+
 #include <charconv>
 #include <chrono>
 #include <filesystem>
@@ -12,7 +14,9 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/launch/launch.h"
 #include "tessera/profile/over_ranks.h"
+#include "tessera/profile/quiet_cores.h"
 
 namespace tessera::train {
 namespace {
@@ -60,11 +64,15 @@ void serve_step_requests(const std::string& file, const std::function<void()>& s
   const bool is_first = mesh.rank() == 0;
   std::optional<StepRequests> requests;
   if (is_first) requests.emplace(file);
+  constexpr double kPatience = 1;
+  const bool shares_cores = mesh.world_size() * at::get_num_threads() > launch::available_cores();
+  profile::QuietCores cores(shares_cores ? 0 : kPatience, profile::largest_of(mesh.world()));
   while (true) {
     const double mine = is_first ? static_cast<double>(requests->next()) : 0;
     const auto steps = static_cast<int64_t>(profile::sum_over_ranks(mine, mesh.world(), "steps to take"));
     if (steps == 0) break;
     std::vector<double> seconds;
+    cores.wait();
     auto start = std::chrono::steady_clock::now();
     for (int64_t i = 0; i < steps; ++i) {
       step();
@@ -72,7 +80,8 @@ void serve_step_requests(const std::string& file, const std::function<void()>& s
       seconds.push_back(std::chrono::duration<double>(end - start).count());
       start = end;
     }
-    if (is_first) std::cout << Json{{"step_seconds", seconds}}.dump() << std::endl;
+    const bool slowed = cores.were_slowed();
+    if (is_first) std::cout << Json{{"step_seconds", seconds}, {"slowed", slowed}}.dump() << std::endl;
   }
   const Json memory = memory_of_ranks(before, mesh);
   if (is_first) std::cout << memory.dump() << std::endl;

@@ -7,7 +7,8 @@ import signal
 from harness import SOURCE, TINY, check, main, scratch, send, tessera
 
 PORT = 29547
-QUICK = ("--rounds", 1, "--batches", "1,2")
+QUICK = ("--rounds", 1, "--batches", "1,2", "--patience", 0)
+SLOWED = "something else slowed the cores"  # a warning, on a machine that others use
 
 
 def profile(folder, *words, text=TINY, **options):
@@ -47,7 +48,7 @@ def json_over_tcp_and_generated_images():
         output = profile(folder, *QUICK, *words, text=text).done(60)
         written = (folder / "tcp.json").read_text()
         check(output.endswith(written), output)
-        warning = output.removesuffix(written)
+        warning = "".join(line for line in output.removesuffix(written).splitlines(True) if SLOWED not in line)
         check(warning.startswith("warning: data_seconds is measured with generated images") and warning.count("\n") == 1, warning)
         found = json.loads(written)
         check({link["transport"] for link in found["links"]} == {"TCP"}, found["links"])
@@ -77,6 +78,7 @@ def bad_input_is_refused_in_one_line():
         refused(folder, "--procs", 0, says="--procs is 0")
         refused(folder, "--batches", "1,0", says="--batches has 0")
         refused(folder, "--rounds", 0, says="--rounds is 0")
+        refused(folder, "--patience", -1, says="--patience is -1: expected a number of times, 0 to 1000")
         refused(folder, "--output", "nowhere/profile.json", says="--output is nowhere/profile.json")
         refused(folder, "--set", "model.family=perceptron", says='model.family is "perceptron"')
         resnet = TINY[:TINY.index("[model]")] + '[model]\npreset = "resnet18"\n' + TINY[TINY.index("[data]"):]

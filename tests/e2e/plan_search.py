@@ -9,7 +9,7 @@ import time
 
 from harness import SOURCE, TINY, check, main, scratch, send, tessera
 
-QUICK = ("--rounds", 1, "--batches", "1,2")
+QUICK = ("--rounds", 1, "--batches", "1,2", "--patience", 0)
 
 
 def assumed(folder):

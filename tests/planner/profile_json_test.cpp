@@ -31,7 +31,8 @@ Profile sample() {
                         .compute = "bf16",
                         .threads = 2,
                         .ranks_of_host = 4,
-                        .rounds = 9};
+                        .rounds = 9,
+                        .slowed = 0.25};
   profile.model = small_vit();
   profile.units = {{.kind = "stem", .batch = 4, .forward = 0.1, .backward = 0.2, .spread = 0.01},
                    {.kind = "blocks.0",
@@ -213,6 +214,8 @@ TEST(ProfileJson, ErrorsOfTheFile) {
             "\"step_seconds\" is 1e+300 (p.json): expected at most 1e+09");
   EXPECT_EQ(error_with("\"compute_slowdown\": 1.25", "\"compute_slowdown\": 0.5"),
             "\"compute_slowdown\" is 0.5 (p.json): expected a number of at least 1");
+  EXPECT_EQ(error_with("\"slowed\": 0.25", "\"slowed\": 1.5"),
+            "\"slowed\" is 1.5 (p.json): expected a share, 0 to 1");
   EXPECT_EQ(error_with("\"compute_slowdown\": 1.25", "\"compute_slowdown\": 1e308"),
             "\"compute_slowdown\" is 1e+308 (p.json): expected at most 100");
   EXPECT_EQ(error_with("\"unit_lag\": 0.05", "\"unit_lag\": -0.05"),

@@ -21,8 +21,9 @@ TEST_P(PlantedNetwork, LatencyAndBandwidthAreFound) {
   at::set_num_threads(1);  // copies must not wait for other programs
   const launch::PretendedNetwork network{.latency = 5e-3, .bytes_per_second = 5e7};
   const auto mesh = mesh::Mesh::pretend(0, {{"host", 2}}, {}, {}, network);
+  QuietCores cores(/*patience=*/0, [](double mine) { return mine; });  // peers are pretended
   const auto times = time_messages(*mesh, mesh->world(), MessageKind{GetParam()},
-                                   {16 << 10, 64 << 10, 256 << 10, 1 << 20}, 5);
+                                   {16 << 10, 64 << 10, 256 << 10, 1 << 20}, {5, cores});
   const planner::LinkTimes link = link_times({}, {times});
   EXPECT_NEAR(link.latency, network.latency, 0.1 * network.latency);
   EXPECT_NEAR(link.bytes_per_second, network.bytes_per_second, 0.1 * network.bytes_per_second);
@@ -46,10 +47,11 @@ TEST(PiecesInAPlantedNetwork, TakeOneLatency) {
   const launch::PretendedNetwork network{.latency = 5e-3, .bytes_per_second = 1e8};
   const auto mesh = mesh::Mesh::pretend(0, {{"host", 2}}, {}, {}, network);
   const std::vector<int64_t> sizes = {64 << 10, 256 << 10};
+  QuietCores cores(/*patience=*/0, [](double mine) { return mine; });  // peers are pretended
   for (const int64_t pieces : {2, 4}) {
     std::set<int64_t> far(sizes.begin(), sizes.end());
     for (int i = 0; i < kTries && !far.empty(); ++i) {
-      const auto times = time_pieces(*mesh, mesh->world(), {.pieces = pieces}, sizes, 3);
+      const auto times = time_pieces(*mesh, mesh->world(), {.pieces = pieces}, sizes, {3, cores});
       const planner::LinkTimes::InPieces found = piece_times(pieces, {times});
       EXPECT_EQ(found.pieces, pieces);
       for (size_t size = 0; size < sizes.size(); ++size) {

@@ -8,11 +8,13 @@ import pathlib
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import blind_plans
 import blind_predictions
 import blind_report
+import measured_steps
 
 
 class Draw(unittest.TestCase):
@@ -44,6 +46,34 @@ class Draw(unittest.TestCase):
     def test_more_plans_than_there_are_is_refused(self):
         with self.assertRaisesRegex(blind_plans.Refused, "--count is 5000"):
             blind_plans.draw_plans(1, 5000, 2)
+
+
+class Sample(unittest.TestCase):
+    class Training:
+        """Steps take 1 s, 2 s, ...; those of the first calls were slowed."""
+        name = "1"
+
+        def __init__(self, slowed):
+            self.calls, self.slowed = 0, slowed
+
+        def steps(self, count):
+            self.calls += 1
+            return [float(self.calls)] * count, self.calls <= self.slowed
+
+    def test_what_was_slowed_is_taken_again(self):
+        found = measured_steps.sample(self.Training(slowed=2), 2)
+        self.assertEqual((found["seconds"], found["slowed"], found["attempts"]), ([3.0, 3.0], False, 3))
+
+    def test_for_a_while(self):
+        with unittest.mock.patch("measured_steps.PATIENCE", 0.01):
+            found = measured_steps.sample(self.Training(slowed=10**9), 1)
+        self.assertTrue(found["slowed"])
+        self.assertEqual(found["seconds"], [float(found["attempts"])])
+
+    def test_the_report_says_how_many_were_slowed(self):
+        self.assertEqual(blind_predictions.slowed_text([{"slowed": True}, {"slowed": False}, {}]),
+                         " While something else slowed a core: 50.0% of the samples.")
+        self.assertEqual(blind_predictions.slowed_text([{}]), "")
 
 
 class Report(unittest.TestCase):
