@@ -61,8 +61,8 @@ function(tessera_use_pch target owner library)
 endfunction()
 
 # tessera_test(NAME [TORCH] [SUITES] [LABELS l...] [TIMEOUT s] [PROCESSORS n] SOURCES ...): one GoogleTest program of one room, every
-# test of it registered with ctest; SUITES: every suite, where loading LibTorch takes longer than most tests. Labels: unit
-# (default), ranks, slow, cuda.
+# test of it registered with ctest; SUITES: every suite, where loading LibTorch takes longer than most tests.
+# Labels: unit (default), ranks, slow, cuda.
 function(tessera_test name)
   cmake_parse_arguments(T "TORCH;SUITES" "TIMEOUT;PROCESSORS" "LABELS;SOURCES" ${ARGN})
   if(NOT T_LABELS)
@@ -103,7 +103,7 @@ endfunction()
 function(tessera_suites name)
   set(T_PROGRAM ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/test_${name})
   set(T_SCRIPT ${CMAKE_CURRENT_BINARY_DIR}/suites_of_${name}.cmake)
-  set(T_PROPERTIES "LABELS [[${T_LABELS}]] TIMEOUT ${T_TIMEOUT}
+  set(T_PROPERTIES "LABELS [[${T_LABELS}]] TIMEOUT ${T_TIMEOUT} PROCESSORS ${T_PROCESSORS}
     ENVIRONMENT [[XDG_CACHE_HOME=${CMAKE_BINARY_DIR}/cache]] WORKING_DIRECTORY [[${CMAKE_CURRENT_BINARY_DIR}]]")
   set(lister ${CMAKE_CURRENT_BINARY_DIR}/list_suites_of_${name}.cmake)
   configure_file(${CMAKE_SOURCE_DIR}/cmake/TesseraSuites.cmake.in ${lister} @ONLY)
