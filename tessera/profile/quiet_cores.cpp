@@ -18,8 +18,8 @@ namespace tessera::profile {
 namespace {
 
 constexpr std::chrono::milliseconds kBetween{2};
-constexpr int64_t kAtFirst =
-    50;  // pieces of arithmetic that find out how long it takes where nothing slows it
+/// Pieces of arithmetic that find out how long it takes where nothing slows it.
+constexpr int64_t kAtFirst = 50;
 
 /// Of the calling thread's core.
 double seconds_of_this_core() {

@@ -10,6 +10,7 @@
 #include "tessera/base/text.h"
 #include "tessera/plan/levels_text.h"
 #include "tests/error_text.h"
+#include "tests/test_folder.h"
 
 namespace tessera::plan {
 namespace {
@@ -309,7 +310,8 @@ TEST(UnitRules, ForAnyRanks) {
 }
 
 TEST(ReadPlan, RefusesPlansOfOtherRunsByName) {
-  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "plan_test_read_plan.json";
+  const TestFolder folder;
+  const std::filesystem::path path = folder / "plan.json";
   const auto message = [&](const Plan& plan, int64_t world) {
     write_file_atomic(path, to_json(plan));
     return error_text([&] { read_plan(path, two_blocks(), world); });

@@ -10,34 +10,41 @@
 #include "tessera/cli/plan_prediction.h"
 #include "tessera/planner/profile_json.h"
 #include "tessera/recipe/machine.h"
+#include "tests/test_folder.h"
 
 namespace tessera::cli {
 namespace {
 
 const std::filesystem::path kRecipes = std::filesystem::path(TESSERA_SOURCE_DIR) / "recipes";
 
-/// A recipe file of a named size, for as many images per rank and step.
-std::string recipe_of(const std::string& size, int64_t images) {
-  const std::string path = testing::TempDir() + "assumed_machine_recipe.toml";
-  write_file_atomic(path, concat("[model]\npreset = \"", size, "\"\n[train]\nbatch_per_rank = ", images,
-                                 "\nsteps = 10\n[precision]\ncompute = \"bf16\"\nreduce = \"fp32\"\n"));
-  return path;
-}
+class AssumedMachines : public testing::Test {
+ protected:
+  /// A recipe file of a named size, for as many images per rank and step.
+  std::string recipe_of(const std::string& size, int64_t images) const {
+    const std::string path = folder_ / "recipe.toml";
+    write_file_atomic(path, concat("[model]\npreset = \"", size, "\"\n[train]\nbatch_per_rank = ", images,
+                                   "\nsteps = 10\n[precision]\ncompute = \"bf16\"\nreduce = \"fp32\"\n"));
+    return path;
+  }
 
-PredictionQuery query_of(const std::string& recipe, const std::string& machine) {
-  PredictionQuery query;
-  query.recipe = recipe;
-  query.profile = testing::TempDir() + "assumed_machine.json";
-  const planner::Machine read = recipe::read_machine(kRecipes / "machines" / machine);
-  write_file_atomic(query.profile,
-                    planner::to_json(planner::assumed_profile(recipe::read_recipe(recipe, {}).model, read)));
-  return query;
-}
+  PredictionQuery query_of(const std::string& recipe, const std::string& machine) const {
+    PredictionQuery query;
+    query.recipe = recipe;
+    query.profile = folder_ / "profile.json";
+    const planner::Machine read = recipe::read_machine(kRecipes / "machines" / machine);
+    const arch::ModelConfig model = recipe::read_recipe(recipe, {}).model;
+    write_file_atomic(query.profile, planner::to_json(planner::assumed_profile(model, read)));
+    return query;
+  }
+
+ private:
+  const TestFolder folder_;
+};
 
 /// The constants of the A100 were fitted to these six rows, by a formula (step_model.h) that differs from the
 /// simulation: gradients of a unit are summed as soon as they are there, and the last block computes the
 /// class token alone. So this shows that both agree, not how well unknown runs are predicted.
-TEST(AssumedMachines, A100ReproducesRosettasThroughputs) {
+TEST_F(AssumedMachines, A100ReproducesRosettasThroughputs) {
   PredictionQuery query = query_of(recipe_of("G/14", 16), "a100_80g.toml");
   const std::vector<double> errors = {0.014, -0.024, 0.009, -0.015, 0.030, -0.003};
   for (size_t i = 0; i < errors.size(); ++i) {
@@ -53,7 +60,7 @@ TEST(AssumedMachines, A100ReproducesRosettasThroughputs) {
 
 /// NVIDIA's NeMo documentation, performance of ViT-g/14 on H100: 1,428 images/s on 8 GPUs, from which the
 /// efficiency was computed, and 21,561 on 128, which nothing was fitted to.
-TEST(AssumedMachines, H100IsNearNemosThroughputs) {
+TEST_F(AssumedMachines, H100IsNearNemosThroughputs) {
   PredictionQuery query = query_of(recipe_of("g/14", 64), "h100_sxm.toml");
   query.sets = {"shard.level=zero1"};
   query.ranks = 8;
@@ -62,7 +69,7 @@ TEST(AssumedMachines, H100IsNearNemosThroughputs) {
   EXPECT_NEAR(predict(query, {}).images_per_second / 21561 - 1, 0.08, 0.01);
 }
 
-TEST(AssumedMachines, ModelOf120BillionOn4096RanksIsPredicted) {
+TEST_F(AssumedMachines, ModelOf120BillionOn4096RanksIsPredicted) {
   PredictionQuery query = query_of((kRecipes / "vit_120b.toml").string(), "h100_sxm.toml");
   for (const int64_t ranks : {2048, 4096}) {
     query.ranks = ranks;

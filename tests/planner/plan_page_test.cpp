@@ -16,6 +16,7 @@
 #include "tessera/monitor/number.h"
 #include "tessera/planner/profile_json.h"
 #include "tests/error_text.h"
+#include "tests/test_folder.h"
 
 namespace tessera::cli {
 namespace {
@@ -46,8 +47,8 @@ size_t count_of(const std::string& text, const std::string& word) {
 class PlanPage : public testing::Test {
  protected:
   void SetUp() override {
-    request_.query.recipe = folder_ + "page_recipe.toml";
-    request_.query.profile = folder_ + "page_profile.json";
+    request_.query.recipe = folder_ / "page_recipe.toml";
+    request_.query.profile = folder_ / "page_profile.json";
     request_.query.ranks = 4;
     request_.memory = "1GiB";
     write_file_atomic(request_.query.recipe, kPageRecipe);
@@ -66,7 +67,7 @@ class PlanPage : public testing::Test {
   }
   ExplainedPlan explain() { return explain_plan(request_, {}); }
 
-  const std::string folder_ = testing::TempDir();
+  const TestFolder folder_;
   SearchRequest request_;
 };
 

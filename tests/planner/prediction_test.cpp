@@ -9,6 +9,7 @@
 #include "tessera/cli/plan_prediction.h"
 #include "tessera/planner/profile_json.h"
 #include "tests/error_text.h"
+#include "tests/test_folder.h"
 
 namespace tessera::cli {
 namespace {
@@ -33,8 +34,8 @@ accumulation = 2
 class PlanPrediction : public testing::Test {
  protected:
   void SetUp() override {
-    query_.recipe = folder_ + "prediction_recipe.toml";
-    query_.profile = folder_ + "prediction_profile.json";
+    query_.recipe = folder_ / "prediction_recipe.toml";
+    query_.profile = folder_ / "prediction_profile.json";
     query_.ranks = 2;
     write_file_atomic(query_.recipe, kRecipe);
     profile_.model = recipe::read_recipe(query_.recipe, {}).model;
@@ -50,7 +51,7 @@ class PlanPrediction : public testing::Test {
     return error_text([&] { predict(query_, here); });
   }
 
-  const std::string folder_ = testing::TempDir();
+  const TestFolder folder_;
   PredictionQuery query_;
   planner::Profile profile_;
 };
