@@ -72,7 +72,7 @@ class QuietCores {
   int64_t measurements_ = 0, slowed_ = 0;
 };
 
-/// QuietCores::Largest of a group's ranks, none of them pretended.
+/// Asks the ranks of a group. None of them may be pretended (Mesh::pretend): their answers are made up.
 QuietCores::Largest largest_of(mesh::Group& ranks);
 
 }  // namespace tessera::profile

@@ -10,7 +10,6 @@
 #include "tessera/base/text.h"
 #include "tessera/plan/levels_text.h"
 #include "tests/error_text.h"
-#include "tests/test_folder.h"
 
 namespace tessera::plan {
 namespace {
@@ -310,8 +309,8 @@ TEST(UnitRules, ForAnyRanks) {
 }
 
 TEST(ReadPlan, RefusesPlansOfOtherRunsByName) {
-  const TestFolder folder;
-  const std::filesystem::path path = folder / "plan.json";
+  const TemporaryFolder folder("tessera-plan");
+  const std::filesystem::path path = folder.path() / "plan.json";
   const auto message = [&](const Plan& plan, int64_t world) {
     write_file_atomic(path, to_json(plan));
     return error_text([&] { read_plan(path, two_blocks(), world); });

@@ -10,7 +10,6 @@
 #include "tessera/cli/plan_prediction.h"
 #include "tessera/planner/profile_json.h"
 #include "tessera/recipe/machine.h"
-#include "tests/test_folder.h"
 
 namespace tessera::cli {
 namespace {
@@ -21,7 +20,7 @@ class AssumedMachines : public testing::Test {
  protected:
   /// A recipe file of a named size, for as many images per rank and step.
   std::string recipe_of(const std::string& size, int64_t images) const {
-    const std::string path = folder_ / "recipe.toml";
+    const std::string path = (folder_.path() / "recipe.toml").string();
     write_file_atomic(path, concat("[model]\npreset = \"", size, "\"\n[train]\nbatch_per_rank = ", images,
                                    "\nsteps = 10\n[precision]\ncompute = \"bf16\"\nreduce = \"fp32\"\n"));
     return path;
@@ -30,7 +29,7 @@ class AssumedMachines : public testing::Test {
   PredictionQuery query_of(const std::string& recipe, const std::string& machine) const {
     PredictionQuery query;
     query.recipe = recipe;
-    query.profile = folder_ / "profile.json";
+    query.profile = (folder_.path() / "profile.json").string();
     const planner::Machine read = recipe::read_machine(kRecipes / "machines" / machine);
     const arch::ModelConfig model = recipe::read_recipe(recipe, {}).model;
     write_file_atomic(query.profile, planner::to_json(planner::assumed_profile(model, read)));
@@ -38,7 +37,7 @@ class AssumedMachines : public testing::Test {
   }
 
  private:
-  const TestFolder folder_;
+  const TemporaryFolder folder_{"tessera-machines"};
 };
 
 /// The constants of the A100 were fitted to these six rows, by a formula (step_model.h) that differs from the

@@ -16,7 +16,6 @@
 #include "tessera/monitor/number.h"
 #include "tessera/planner/profile_json.h"
 #include "tests/error_text.h"
-#include "tests/test_folder.h"
 
 namespace tessera::cli {
 namespace {
@@ -47,8 +46,8 @@ size_t count_of(const std::string& text, const std::string& word) {
 class PlanPage : public testing::Test {
  protected:
   void SetUp() override {
-    request_.query.recipe = folder_ / "page_recipe.toml";
-    request_.query.profile = folder_ / "page_profile.json";
+    request_.query.recipe = (folder_.path() / "page_recipe.toml").string();
+    request_.query.profile = (folder_.path() / "page_profile.json").string();
     request_.query.ranks = 4;
     request_.memory = "1GiB";
     write_file_atomic(request_.query.recipe, kPageRecipe);
@@ -67,7 +66,7 @@ class PlanPage : public testing::Test {
   }
   ExplainedPlan explain() { return explain_plan(request_, {}); }
 
-  const TestFolder folder_;
+  const TemporaryFolder folder_{"tessera-page"};
   SearchRequest request_;
 };
 

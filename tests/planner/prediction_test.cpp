@@ -9,7 +9,6 @@
 #include "tessera/cli/plan_prediction.h"
 #include "tessera/planner/profile_json.h"
 #include "tests/error_text.h"
-#include "tests/test_folder.h"
 
 namespace tessera::cli {
 namespace {
@@ -34,8 +33,8 @@ accumulation = 2
 class PlanPrediction : public testing::Test {
  protected:
   void SetUp() override {
-    query_.recipe = folder_ / "prediction_recipe.toml";
-    query_.profile = folder_ / "prediction_profile.json";
+    query_.recipe = (folder_.path() / "prediction_recipe.toml").string();
+    query_.profile = (folder_.path() / "prediction_profile.json").string();
     query_.ranks = 2;
     write_file_atomic(query_.recipe, kRecipe);
     profile_.model = recipe::read_recipe(query_.recipe, {}).model;
@@ -51,7 +50,7 @@ class PlanPrediction : public testing::Test {
     return error_text([&] { predict(query_, here); });
   }
 
-  const TestFolder folder_;
+  const TemporaryFolder folder_{"tessera-prediction"};
   PredictionQuery query_;
   planner::Profile profile_;
 };
