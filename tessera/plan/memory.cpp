@@ -154,13 +154,17 @@ double reducing_bytes(const Plan& plan, const std::vector<SizedUnit>& units, con
   return most;
 }
 
-/// What products make and, with `trains`, what reductions send. Without prefetch a reduction is over when the
-/// next unit's gradients are made.
-double made_and_sent_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs,
-                           bool trains) {
-  const double made = made_bytes(units, inputs, trains);
-  const double sent = trains ? reducing_bytes(plan, units, inputs) : 0;
-  return plan.prefetch == 0 ? std::max(made, sent) : made + sent;
+/// What products make and what reductions send: without prefetch, where a reduction is over when the next
+/// unit's gradients are made.
+double least_made_and_sent(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs) {
+  return std::max(made_bytes(units, inputs, /*trains=*/true), reducing_bytes(plan, units, inputs));
+}
+
+/// With the prefetch of the plan. Without `trains` nothing is sent.
+double made_and_sent(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs,
+                     bool trains) {
+  if (trains && plan.prefetch == 0) return least_made_and_sent(plan, units, inputs);
+  return made_bytes(units, inputs, trains) + (trains ? reducing_bytes(plan, units, inputs) : 0);
 }
 
 /// `trains`: with gradients on their way.
@@ -173,7 +177,7 @@ double gathered_bytes(const Plan& plan, const std::vector<SizedUnit>& units, con
     staging = std::max(staging, staging_bytes(unit, plan, compute));
   }
   return kept + pool_bytes(plan, units, inputs, trains) + staging +
-         made_and_sent_bytes(plan, units, inputs, trains);
+         made_and_sent(plan, units, inputs, trains);
 }
 
 /// The fp32 sums of an MLP's two gradients of weights, while its pieces come; in fp32 autograd has no others.
@@ -479,8 +483,7 @@ std::vector<UnitMemory> unit_memory(const arch::ModelConfig& config, const Plan&
     const UnitPlan& of = plan.units[sized.index];
     const arch::UnitActivations& activations = model.units[sized.index];
     unit.passing = pool_bytes(plan, {sized}, inputs, /*trains=*/true) -
-                   lasting_pool_bytes(sized, plan, compute) +
-                   made_and_sent_bytes(plan, {sized}, inputs, /*trains=*/true);
+                   lasting_pool_bytes(sized, plan, compute) + least_made_and_sent(plan, {sized}, inputs);
     if (static_cast<int64_t>(sized.index) < inputs.frozen_units) continue;
     unit.kept = static_cast<double>(batch) * kept_of(of, activations);
     if (of.recomputes())

@@ -56,8 +56,8 @@ struct UnitMemory {
 
 /// Of the units of the rank's stage, in the order of the plan. At any time between two passes, sums of
 /// `lasting`, of `gradients` that are there, and of `kept` times the micro-batches under way, with the
-/// largest `passing`, are at most what predict_stage_memory() says of the stage. Requires: the plan's units
-/// are the model's.
+/// largest `passing`, are at most what predict_stage_memory() says of the stage, whatever the plan's
+/// prefetch. Requires: the plan's units are the model's.
 std::vector<UnitMemory> unit_memory(const arch::ModelConfig& config, const Plan& plan,
                                     const CostInputs& inputs, int64_t batch, int64_t rank);
 

@@ -273,13 +273,15 @@ TEST(Memory, UnitsAddUpToAtMostTheStage) {
   for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
     for (const bool recompute : {false, true}) {
       for (const CostInputs& inputs : {kFp32, kBf16}) {
-        const Plan plan = uniform_plan(tiny(), 4, level, recompute, /*prefetch=*/0);
+        Plan plan = uniform_plan(tiny(), 4, level, recompute, /*prefetch=*/1);
         double sum = kProgramGrowth, passing = 0;
         for (const UnitMemory& unit : unit_memory(tiny(), plan, inputs, /*batch=*/2, /*rank=*/0)) {
           sum += unit.lasting + unit.gradients + unit.kept;
           passing = std::max(passing, unit.passing);
         }
-        EXPECT_LE(sum + passing, predict_memory(tiny(), plan, inputs, 2).total());
+        for (plan.prefetch = 0; plan.prefetch <= 2;
+             ++plan.prefetch)  // of any: bounds of a search hold for all
+          EXPECT_LE(sum + passing, predict_memory(tiny(), plan, inputs, 2).total());
       }
     }
   }
@@ -303,9 +305,10 @@ TEST(Memory, UnitsAddUpToAtMostTheStage) {
       }
     }
   }
-  // Of a block's 600 values: gathered, their gradients, and those in the reduction; twice the largest tensor.
+  // Of a block's 600 values: gathered, their gradients, and those in the reduction, which are more than twice
+  // the largest tensor.
   const Plan plan = uniform_plan(tiny(), 4, Level::kZero3, /*recompute=*/false, /*prefetch=*/1);
-  EXPECT_EQ(unit_memory(tiny(), plan, kFp32, 1, 0)[1].passing, 3 * 4 * 600 + 2 * 4 * 8 * 24);
+  EXPECT_EQ(unit_memory(tiny(), plan, kFp32, 1, 0)[1].passing, 3 * 4 * 600);
 }
 
 TEST(Memory, RefusesWhatIsNotPredicted) {
