@@ -66,9 +66,27 @@ def draw_rows(seed, count, ranks):
     raise Refused(f"no {count} different plans were found for --seed {seed}: try another seed, or a smaller --count")
 
 
+def fits(schedule, row):
+    """An interleaved pipeline takes micro-batches in groups of as many as there are stages."""
+    return schedule != "interleaved" or row["micro_batches"] % row["layout"][1] == 0
+
+
+def schedules_of(rows, source):
+    """Of the rows that are pipelines: each schedule as often as every other or once more, where it fits."""
+    schedules = column(SCHEDULES, len(rows), source)
+    for i, row in enumerate(rows):
+        if fits(schedules[i], row):
+            continue
+        other = next((j for j, of in enumerate(rows) if schedules[j] != schedules[i] and fits(schedules[i], of)), None)
+        if other is None:
+            raise Refused(f"no row of the {len(rows)} pipelines can be {schedules[i]}: try another seed")
+        schedules[i], schedules[other] = schedules[other], schedules[i]
+    return schedules
+
+
 def draw_plans(seed, count, ranks):
     rows, source = draw_rows(seed, count, ranks)
-    schedules = iter(column(SCHEDULES, sum(row["layout"][1] > 1 for row in rows), source))
+    schedules = iter(schedules_of([row for row in rows if row["layout"][1] > 1], source))
     return [described(str(i + 1), row, ranks, schedules) for i, row in enumerate(rows)]
 
 

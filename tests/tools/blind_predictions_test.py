@@ -43,6 +43,18 @@ class Draw(unittest.TestCase):
                 self.assertEqual(int(keys["train.batch"]), plan["images_per_rank"] * ranks_of_stage * micro_batches)
                 self.assertTrue(plan["stages"] == 1 or micro_batches > 1, plan)
 
+    def test_interleaved_pipelines_have_a_micro_batch_for_each_stage(self):
+        schedules = collections.Counter()
+        for seed in range(60):
+            for plan in blind_plans.draw_plans(seed, 16, 4):
+                keys = dict(one.split("=") for one in plan["sets"])
+                schedule = keys.get("parallel.schedule", "")
+                schedules[schedule] += 1
+                if schedule == "interleaved":
+                    self.assertEqual(int(keys["parallel.micro_batches"]) % plan["stages"], 0, (seed, plan))
+        counts = [schedules[name] for name in blind_plans.SCHEDULES]
+        self.assertLessEqual(max(counts) - min(counts), 60)  # of each seed one more at most
+
     def test_more_plans_than_there_are_is_refused(self):
         with self.assertRaisesRegex(blind_plans.Refused, "--count is 5000"):
             blind_plans.draw_plans(1, 5000, 2)
