@@ -7,8 +7,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <atomic>
-#include <barrier>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,6 +21,7 @@
 #include "tessera/eager/device.h"
 #include "tessera/profile/head_start.h"
 #include "tessera/profile/measured_model.h"
+#include "tessera/profile/meeting.h"
 #include "tessera/profile/moment.h"
 #include "tessera/profile/quiet_cores.h"
 #include "tessera/profile/unit_passes.h"
@@ -77,33 +76,6 @@ int64_t values_of_largest_unit(const arch::ModelConfig& model) {
   for (const auto& [unit, count] : values) most = std::max(most, count);
   return most;
 }
-
-/// The ranks of a host, which are threads. A rank that fails must leave.
-class Meeting {
- public:
-  explicit Meeting(int64_t ranks) : barrier_(ranks, Agree{this}) {}
-
-  /// Waits for all ranks. The largest number of them, at least 0.
-  double largest(double mine) {
-    double seen = largest_;
-    while (seen < mine && !largest_.compare_exchange_weak(seen, mine)) {
-    }
-    barrier_.arrive_and_wait();
-    return agreed_;
-  }
-  void wait() { largest(0); }
-  void leave() { barrier_.arrive_and_drop(); }
-
- private:
-  /// Runs once, when all have arrived and before any goes on.
-  struct Agree {
-    Meeting* meeting;
-    void operator()() noexcept { meeting->agreed_ = meeting->largest_.exchange(0); }
-  };
-  std::atomic<double> largest_ = 0;
-  double agreed_ = 0;
-  std::barrier<Agree> barrier_;
-};
 
 /// One rank, on its thread.
 class MeasuringRank {
