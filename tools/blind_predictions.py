@@ -23,6 +23,7 @@ import sys
 import time
 
 from blind_plans import Refused, draw_plans, references
+from blind_profiles import with_shared_passes
 from blind_report import bootstrap, judged, ratios_of, stage_peaks
 from measured_steps import (PROGRAM, SOURCE, THROTTLE, Training, available_bytes, digest, links, machine, now, recipe_of, said, sample,
                             set_words, write)
@@ -74,6 +75,11 @@ def profile_path(folder, model, transport):
     return folder / f"profile-{model.replace('/', '')}-{transport.replace(' ', '-')}.json"
 
 
+def shared_profile_path(folder, model, transport):
+    """The profile with the passes of all profiles of the model."""
+    return folder / ("shared-" + profile_path(folder, model, transport).name)
+
+
 def make_profiles(options, folder, ranks, asked):
     with links() as link:
         for model, transport in sorted({(plan["model"], plan["transport"]) for plan in asked}):
@@ -86,12 +92,17 @@ def make_profiles(options, folder, ranks, asked):
                  "--rounds", options.rounds, "--patience", options.patience, "--batches", ",".join(map(str, batches)),
                  "--output", path, "--force", *set_words([], transport))
             print(f"wrote {path}", flush=True)
+    for model in sorted({plan["model"] for plan in asked}):
+        transports = sorted({plan["transport"] for plan in asked if plan["model"] == model})
+        profiles = {transport: json.loads(profile_path(folder, model, transport).read_text()) for transport in transports}
+        for transport, profile in with_shared_passes(profiles).items():
+            write(shared_profile_path(folder, model, transport), profile)
 
 
 def prediction(program, folder, plan, ranks):
     sets = [*plan["sets"], f"train.batch_per_rank={plan['images_per_rank']}"]
     output = said(program, "plan", "predict", recipe_of(folder, plan["model"]), "--profile",
-                  profile_path(folder, plan["model"], plan["transport"]), "--ranks", ranks, "--json",
+                  shared_profile_path(folder, plan["model"], plan["transport"]), "--ranks", ranks, "--json",
                   *set_words(sets, plan["transport"]))
     found = json.loads(output[output.index("{"):])
     return {"name": plan["name"], "seconds": found["seconds"],
@@ -178,9 +189,9 @@ def measure_group(runs, plans, options, source, link, tell):
             key_before = None
             for key, training in trainings:
                 if key_before != key:
-                    tell({"kind": "sample", "round": turn, "of": "before", **sample(reference[key], options.steps)})
-                tell({"kind": "sample", "round": turn, "of": "plan", **sample(training, options.steps)})
-                tell({"kind": "sample", "round": turn, "of": "after", **sample(reference[key], options.steps)})
+                    tell({"kind": "sample", "round": turn, "of": "before", **sample(reference[key], options.steps, options.patience)})
+                tell({"kind": "sample", "round": turn, "of": "plan", **sample(training, options.steps, options.patience)})
+                tell({"kind": "sample", "round": turn, "of": "after", **sample(reference[key], options.steps, options.patience)})
                 key_before = key
         for _, training in trainings:
             tell({"kind": "memory", "name": training.name, "bytes": training.finish()})
@@ -309,6 +320,7 @@ def parsed(arguments):
     three.add_argument("--seconds", type=float, default=480, help="begin no group that would last beyond so many seconds")
     three.add_argument("--group", type=at_least_1, default=8, help="plans that are in memory at the same time")
     three.add_argument("--steps", type=at_least_1, default=2, help="steps of a sample")
+    three.add_argument("--patience", type=float, default=10, help="seconds in which a sample that something else slows is taken again")
     for command in (two, three, verb("report", report, "Print the tables")):
         command.add_argument("--plans", type=pathlib.Path, required=True, help="file that draw has written")
     for command in (two, three):

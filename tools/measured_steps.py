@@ -16,7 +16,6 @@ from blind_plans import Refused
 SOURCE = pathlib.Path(__file__).resolve().parents[1]
 PROGRAM = SOURCE / "build/dev/bin/tessera"
 THROTTLE = {"rate": "10gbit", "burst": "2mb", "latency": "50ms"}  # of both directions together (tc-tbf(8))
-PATIENCE = 10  # seconds for a sample that nothing slows
 RECIPE = """name = "blind"
 [model]
 preset = "{model}"
@@ -168,13 +167,13 @@ class Training:
         self.pipe.unlink(missing_ok=True)
 
 
-def sample(training, steps):
-    """`steps` of them, taken again for a while where something else slowed a core. The first finds caches that other
+def sample(training, steps, patience=10):
+    """`steps` of them, taken again for `patience` seconds where something else slowed a core. The first finds caches that other
     trainings have filled, in plans and references alike."""
     began, before = time.monotonic(), cpu_ticks()
     seconds, slowed = training.steps(steps)
     attempts = 1
-    while slowed and time.monotonic() - began < PATIENCE:
+    while slowed and time.monotonic() - began < patience:
         seconds, slowed = training.steps(steps)
         attempts += 1
     after = cpu_ticks()

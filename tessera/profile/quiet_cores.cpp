@@ -82,10 +82,9 @@ void QuietCores::wait() {
   began_ = std::chrono::steady_clock::now();
 }
 
-bool QuietCores::were_slowed() {
-  useful_ += seconds_since(began_);
-  return is_slowed(/*seconds=*/0) != kNo || began_slowed_;
-}
+void QuietCores::look() { began_slowed_ = is_slowed(/*seconds=*/0) != kNo; }
+
+bool QuietCores::were_slowed() { return is_slowed(/*seconds=*/0) != kNo || began_slowed_; }
 
 bool QuietCores::should_repeat() {
   const double seconds = seconds_since(began_);

@@ -27,10 +27,9 @@ class QuietCores {
   /// kFreeSeconds together; 0: nothing is looked at, and nothing counts as slowed. `arithmetic`: for tests.
   QuietCores(double patience, Largest largest, std::function<double()> arithmetic = arithmetic_seconds);
 
-  /// Waits until no core of a rank is slowed. Collective.
-  void wait();
-  /// Was a core of a rank slowed when wait() returned, or is it now? What was done since then counts.
-  /// Collective.
+  /// Is a core of a rank slowed? For were_slowed(); nothing is waited for. Collective.
+  void look();
+  /// Was a core of a rank slowed at look(), or is it now? Collective.
   bool were_slowed();
 
   /// What `work` returns, which measures once: waits first, and calls it again where a core was slowed. What
@@ -53,6 +52,8 @@ class QuietCores {
   static constexpr double kSlowed = 1.15;
 
  private:
+  /// Until no core of a rank is slowed. Collective.
+  void wait();
   /// Of arithmetic that nothing slowed: where ranks share cores with each other, hardly any is as short as
   /// the shortest.
   double usual_seconds() const;

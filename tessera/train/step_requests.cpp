@@ -64,7 +64,7 @@ void serve_step_requests(const std::string& file, const std::function<void()>& s
   const bool is_first = mesh.rank() == 0;
   std::optional<StepRequests> requests;
   if (is_first) requests.emplace(file);
-  constexpr double kPatience = 1;
+  constexpr double kPatience = 1;  // any: cores are looked at, not waited for
   const bool shares_cores = mesh.world_size() * at::get_num_threads() > launch::available_cores();
   profile::QuietCores cores(shares_cores ? 0 : kPatience, profile::largest_of(mesh.world()));
   while (true) {
@@ -72,7 +72,7 @@ void serve_step_requests(const std::string& file, const std::function<void()>& s
     const auto steps = static_cast<int64_t>(profile::sum_over_ranks(mine, mesh.world(), "steps to take"));
     if (steps == 0) break;
     std::vector<double> seconds;
-    cores.wait();
+    cores.look();
     auto start = std::chrono::steady_clock::now();
     for (int64_t i = 0; i < steps; ++i) {
       step();

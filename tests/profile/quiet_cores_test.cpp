@@ -98,13 +98,13 @@ TEST(QuietCores, MomentsAloneOnACoreAreNotTheUsual) {
 }
 
 TEST(QuietCores, ARequestSaysWhetherItWasSlowedAtEitherEnd) {
-  Arithmetic arithmetic({1, 1, /*second*/ 1, 2});
+  Arithmetic arithmetic({1, 1, /*second*/ 1, 2, /*third*/ 2, 1, /*fourth*/ 1, 1});
   QuietCores cores(kPatience, alone, [&] { return arithmetic(); });
   arithmetic.begin();
-  cores.wait();
-  EXPECT_FALSE(cores.were_slowed());
-  cores.wait();
-  EXPECT_TRUE(cores.were_slowed());
+  for (const bool slowed : {false, true, true, false}) {
+    cores.look();
+    EXPECT_EQ(cores.were_slowed(), slowed);
+  }
 }
 
 TEST(QuietCores, AllRanksRepeatWhatOneOfThemWasSlowedIn) {

@@ -13,6 +13,7 @@ import unittest.mock
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import blind_plans
 import blind_predictions
+import blind_profiles
 import blind_report
 import measured_steps
 
@@ -60,6 +61,20 @@ class Draw(unittest.TestCase):
             blind_plans.draw_plans(1, 5000, 2)
 
 
+class SharedPasses(unittest.TestCase):
+    def test_times_that_do_not_depend_on_the_transport_are_means(self):
+        def profile(seconds):
+            units = [{"kind": "block", "tensor": tensor, "batch": 1, "recompute": "none", "forward": seconds, "backward": 2 * seconds,
+                      "spread": seconds} for tensor in (1, 2)]
+            return {"units": units, "step_seconds": seconds, "links": [seconds], **{key: seconds for key in blind_profiles.OF_PASSES}}
+
+        found = blind_profiles.with_shared_passes({"shared memory": profile(1.0), "TCP": profile(2.0), "throttled": profile(6.0)})
+        forward = {transport: [unit["forward"] for unit in one["units"]] for transport, one in found.items()}
+        self.assertEqual(forward, {"shared memory": [3.0, 1.0], "TCP": [3.0, 4.0], "throttled": [3.0, 4.0]})
+        self.assertEqual(found["TCP"]["units"][0]["backward"], 6.0)
+        self.assertEqual([found["TCP"][key] for key in ("links", "step_seconds", "unit_lag")], [[2.0], 2.0, 3.0])
+
+
 class Sample(unittest.TestCase):
     class Training:
         """Steps take 1 s, 2 s, ...; those of the first calls were slowed."""
@@ -77,8 +92,7 @@ class Sample(unittest.TestCase):
         self.assertEqual((found["seconds"], found["slowed"], found["attempts"]), ([3.0, 3.0], False, 3))
 
     def test_for_a_while(self):
-        with unittest.mock.patch("measured_steps.PATIENCE", 0.01):
-            found = measured_steps.sample(self.Training(slowed=10**9), 1)
+        found = measured_steps.sample(self.Training(slowed=10**9), 1, patience=0.01)
         self.assertTrue(found["slowed"])
         self.assertEqual(found["seconds"], [float(found["attempts"])])
 
