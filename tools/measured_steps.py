@@ -141,13 +141,13 @@ class Training:
         raise Refused(f"the training of plan {self.name} ended: {' '.join(said_before[-3:])}")
 
     def steps(self, count):
-        """Seconds of each, and whether something else slowed a core when they began or ended."""
+        """Seconds of each, and whether something else slowed a core when they began or ended; None: not known."""
         self.signal_all(signal.SIGCONT)
         self.requests.write(f"{count}\n")
         self.requests.flush()
         answer = self.answer()
         self.signal_all(signal.SIGSTOP)
-        return answer["step_seconds"], answer["slowed"]
+        return answer["step_seconds"], answer.get("slowed")
 
     def finish(self):
         """Ends the training. The peak memory of each rank in bytes, without the idle program."""
@@ -177,5 +177,6 @@ def sample(training, steps, patience=10):
         seconds, slowed = training.steps(steps)
         attempts += 1
     after = cpu_ticks()
-    return {"name": training.name, "seconds": seconds, "slowed": slowed, "attempts": attempts,
+    looked = {} if slowed is None else {"slowed": slowed}
+    return {"name": training.name, "seconds": seconds, **looked, "attempts": attempts,
             "steal": (after[1] - before[1]) / max(after[0] - before[0], 1), "load": os.getloadavg()[0]}

@@ -155,8 +155,8 @@ docs/performance.md explains the output.
 
 With --requests another program decides when steps are taken, so that it can measure several layouts by turns. Rank 0
 reads lines such as "3" from the file, and prints {"step_seconds": [s, s, s], "slowed": false} after three steps; "slowed"
-says whether anything else slowed a core when they began or ended. At the end of the file it prints the peak memory of each
-rank. Images are loaded as in a training.
+says whether anything else slowed a core when they began or ended, and is left out where ranks share cores. At the end of
+the file it prints the peak memory of each rank. Images are loaded as in a training.
 
 Examples:
   tessera bench step --model B/16 --batch 16

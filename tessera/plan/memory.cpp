@@ -3,8 +3,6 @@
 #include "tessera/plan/memory.h"
 
 #include <algorithm>
-#include <cmath>
-#include <map>
 #include <numeric>
 #include <vector>
 

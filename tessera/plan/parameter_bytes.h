@@ -43,11 +43,12 @@ double pool_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const C
 /// Of a unit that stays gathered from one step to the next.
 double lasting_pool_bytes(const SizedUnit& unit, const Plan& plan, double compute);
 
-/// What products make and what reductions send: without prefetch, where a reduction is over when the next
-/// unit's gradients are made.
+/// The larger of what products make and of what reductions send: all of it without prefetch, where a
+/// reduction is over when the next unit's gradients are made; with prefetch a lower bound.
 double least_made_and_sent(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs);
 
-/// All of these together. `trains`: with gradients on their way.
+/// What is held in the compute dtype, gathered units, slices of offloaded ones, and what products make and
+/// reductions send: docs/memory.md, "Gathered". `trains`: with gradients on their way.
 double gathered_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs,
                       bool trains);
 

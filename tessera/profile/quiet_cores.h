@@ -27,7 +27,7 @@ class QuietCores {
   /// kFreeSeconds together; 0: nothing is looked at, and nothing counts as slowed. `arithmetic`: for tests.
   QuietCores(double patience, Largest largest, std::function<double()> arithmetic = arithmetic_seconds);
 
-  /// Is a core of a rank slowed? For were_slowed(); nothing is waited for. Collective.
+  /// Records for were_slowed() whether a core of any rank is slowed now. Does not wait. Collective.
   void look();
   /// Was a core of a rank slowed at look(), or is it now? Collective.
   bool were_slowed();

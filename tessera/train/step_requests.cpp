@@ -64,7 +64,7 @@ void serve_step_requests(const std::string& file, const std::function<void()>& s
   const bool is_first = mesh.rank() == 0;
   std::optional<StepRequests> requests;
   if (is_first) requests.emplace(file);
-  constexpr double kPatience = 1;  // any: cores are looked at, not waited for
+  constexpr double kPatience = 1;  // look() needs a value above 0
   const bool shares_cores = mesh.world_size() * at::get_num_threads() > launch::available_cores();
   profile::QuietCores cores(shares_cores ? 0 : kPatience, profile::largest_of(mesh.world()));
   while (true) {
@@ -80,8 +80,9 @@ void serve_step_requests(const std::string& file, const std::function<void()>& s
       seconds.push_back(std::chrono::duration<double>(end - start).count());
       start = end;
     }
-    const bool slowed = cores.were_slowed();
-    if (is_first) std::cout << Json{{"step_seconds", seconds}, {"slowed", slowed}}.dump() << std::endl;
+    Json answer = {{"step_seconds", seconds}};
+    if (!shares_cores) answer["slowed"] = cores.were_slowed();
+    if (is_first) std::cout << answer.dump() << std::endl;
   }
   const Json memory = memory_of_ranks(before, mesh);
   if (is_first) std::cout << memory.dump() << std::endl;

@@ -30,8 +30,8 @@ class StepRequests {
 
 /// Takes the steps that the lines of `file` ask for, until it ends. Rank 0 reads the file and prints a line
 /// of JSON for each request: {"step_seconds": [s, ...], "slowed": false}, its time of each step, one after
-/// another, and whether something else slowed a core when they began or ended, for whose end they wait a
-/// while (profile/quiet_cores.h); and at the end the memory of each rank: {"ranks":
+/// another, and whether something else slowed a core when they began or ended (profile/quiet_cores.h; left
+/// out where ranks share cores); and at the end the memory of each rank: {"ranks":
 /// [{"training_memory_bytes": n, "peak_rss_bytes": n}, ...]}, where `before` was taken before the model was
 /// built. Collective. Errors: as StepRequests.
 void serve_step_requests(const std::string& file, const std::function<void()>& step,

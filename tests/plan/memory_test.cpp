@@ -273,25 +273,27 @@ TEST(Memory, UnitsAddUpToAtMostTheStage) {
   for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2, Level::kZero3}) {
     for (const bool recompute : {false, true}) {
       for (const CostInputs& inputs : {kFp32, kBf16}) {
-        Plan plan = uniform_plan(tiny(), 4, level, recompute, /*prefetch=*/1);
+        const Plan plan = uniform_plan(tiny(), 4, level, recompute, /*prefetch=*/0);
         double sum = kProgramGrowth, passing = 0;
         for (const UnitMemory& unit : unit_memory(tiny(), plan, inputs, /*batch=*/2, /*rank=*/0)) {
           sum += unit.lasting + unit.gradients + unit.kept;
           passing = std::max(passing, unit.passing);
         }
-        for (plan.prefetch = 0; plan.prefetch <= 2;
-             ++plan.prefetch)  // of any: bounds of a search hold for all
-          EXPECT_LE(sum + passing, predict_memory(tiny(), plan, inputs, 2).total());
+        EXPECT_LE(sum + passing, predict_memory(tiny(), plan, inputs, 2).total());
       }
     }
   }
-  // Of a pipeline when most activations are there, and behind its first backward pass.
+  // Of a pipeline when most activations are there, and behind its first backward pass. Sums with any prefetch
+  // are at most what is needed without, as bounds of a search hold for all of them.
   for (const Level level : {Level::kReplicate, Level::kZero1, Level::kZero2}) {
     for (const int64_t batch : {0, 1, 100}) {
       CostInputs inputs = kFp32;
       inputs.accumulates = true;
       const Plan plan = two_stages(level, 4, Schedule::kGpipe, 3);
-      const std::vector<Memory> stages = predict_stage_memory(tiny(), plan, inputs, batch);
+      ASSERT_EQ(plan.prefetch, 1);
+      Plan without_prefetch = plan;
+      without_prefetch.prefetch = 0;
+      const std::vector<Memory> stages = predict_stage_memory(tiny(), without_prefetch, inputs, batch);
       for (size_t stage = 0; stage < 2; ++stage) {
         const auto rank = static_cast<int64_t>(2 * stage);
         double forward = kProgramGrowth, behind = kProgramGrowth, passing = 0;
