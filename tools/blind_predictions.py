@@ -93,6 +93,10 @@ def make_profiles(options, folder, ranks, asked):
                  "--rounds", options.rounds, "--patience", options.patience, "--batches", ",".join(map(str, batches)),
                  "--output", path, "--force", *set_words([], transport))
             print(f"wrote {path}", flush=True)
+
+
+def share_passes(folder, asked):
+    """Writes the profiles that predictions are made from."""
     for model in sorted({plan["model"] for plan in asked}):
         transports = sorted({plan["transport"] for plan in asked if plan["model"] == model})
         profiles = {transport: json.loads(profile_path(folder, model, transport).read_text()) for transport in transports}
@@ -117,6 +121,7 @@ def predict(options):
         raise Refused(f"{folder / 'measurements.jsonl'} exists: expected predictions before any measurement; use another folder")
     asked = [*plans["references"].values(), *plans["plans"]]
     make_profiles(options, folder, plans["ranks"], asked)
+    share_passes(folder, asked)
     path = folder / "predictions.json"
     write(path, {"date": now(), "commit": said("git", "-C", SOURCE, "rev-parse", "HEAD").strip(),
                  "changed_files": said("git", "-C", SOURCE, "status", "--porcelain", "-uno").splitlines(),

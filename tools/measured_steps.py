@@ -168,8 +168,8 @@ class Training:
 
 
 def sample(training, steps, patience=10):
-    """`steps` of them, taken again for `patience` seconds where something else slowed a core. The first finds caches that other
-    trainings have filled, in plans and references alike."""
+    """`steps` of them, taken again for `patience` seconds where something else slowed a core. The first finds caches that
+    other trainings have filled, in plans and references alike."""
     began, before = time.monotonic(), cpu_ticks()
     seconds, slowed = training.steps(steps)
     attempts = 1

@@ -73,7 +73,8 @@ class QuietCores {
   int64_t measurements_ = 0, slowed_ = 0;
 };
 
-/// Asks the ranks of a group. None of them may be pretended (Mesh::pretend): their answers are made up.
+/// A function that finds the largest number over the ranks of `ranks`. Requires: all of them run. Ranks that
+/// are only pretended (Mesh::pretend) have no numbers of their own.
 QuietCores::Largest largest_of(mesh::Group& ranks);
 
 }  // namespace tessera::profile

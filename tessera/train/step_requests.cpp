@@ -64,15 +64,15 @@ void serve_step_requests(const std::string& file, const std::function<void()>& s
   const bool is_first = mesh.rank() == 0;
   std::optional<StepRequests> requests;
   if (is_first) requests.emplace(file);
-  constexpr double kPatience = 1;  // look() needs a value above 0
-  const bool shares_cores = mesh.world_size() * at::get_num_threads() > launch::available_cores();
-  profile::QuietCores cores(shares_cores ? 0 : kPatience, profile::largest_of(mesh.world()));
+  std::optional<profile::QuietCores> cores;  // where ranks share cores, each slows the others
+  if (mesh.world_size() * at::get_num_threads() <= launch::available_cores())
+    cores.emplace(/*patience=*/1, profile::largest_of(mesh.world()));
   while (true) {
     const double mine = is_first ? static_cast<double>(requests->next()) : 0;
     const auto steps = static_cast<int64_t>(profile::sum_over_ranks(mine, mesh.world(), "steps to take"));
     if (steps == 0) break;
     std::vector<double> seconds;
-    cores.look();
+    if (cores) cores->look();
     auto start = std::chrono::steady_clock::now();
     for (int64_t i = 0; i < steps; ++i) {
       step();
@@ -81,7 +81,7 @@ void serve_step_requests(const std::string& file, const std::function<void()>& s
       start = end;
     }
     Json answer = {{"step_seconds", seconds}};
-    if (!shares_cores) answer["slowed"] = cores.were_slowed();
+    if (cores) answer["slowed"] = cores->were_slowed();
     if (is_first) std::cout << answer.dump() << std::endl;
   }
   const Json memory = memory_of_ranks(before, mesh);

@@ -148,7 +148,6 @@ class Report(unittest.TestCase):
         self.assertEqual(met([-0.151] + [0.0] * 31, [0.0]), [True, True, False, True, True])
         self.assertEqual(met([0.0], [-0.05, 0.0]), [True] * 4 + [False])  # measured / predicted is 1.053
 
-
     def test_ranks_that_share_cores_have_no_limits(self):
         for cores, code, text in ((4, 1, "| largest error of step time | 50.00% | at most 15% | not met |"), (2, 0, "No limits are set")):
             said = io.StringIO()
