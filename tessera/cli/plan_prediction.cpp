@@ -20,7 +20,7 @@ namespace tessera::cli {
 namespace {
 
 constexpr const char* kWhere = "cli.plan_predict";
-constexpr int64_t kColumns = 96, kPiecesOverNetwork = 4;
+constexpr int64_t kColumns = 96;
 constexpr int64_t kMostUnitPasses = 10'000'000;  // of a step, forward
 constexpr size_t kStagesShown = 16;
 
@@ -241,10 +241,6 @@ plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t micro_batches) {
   return inputs;
 }
 
-int64_t pieces_of(const recipe::Recipe& recipe) {
-  return recipe.parallel.pieces > 0 ? recipe.parallel.pieces : kPiecesOverNetwork;
-}
-
 Prediction predict(const PredictedRecipe& of, const planner::StepQuestion& question,
                    const recipe::BatchSizes& sizes) {
   Prediction result{.profile = of.profile, .sizes = sizes, .question = question};
@@ -281,7 +277,7 @@ Prediction predict(const PredictionQuery& query, const Here& here) {
   question.inputs = inputs_of(of, sizes.accumulation);
   question.batch = sizes.per_rank;
   question.accumulation = sizes.accumulation;
-  question.pieces = pieces_of(of.recipe);
+  question.pieces = recipe::pieces_over_network(of.recipe.parallel);
   question.ranks_of_host = query.ranks_per_host;
   question.shared_memory = of.recipe.run.shared_memory;
   question.record = query.record;

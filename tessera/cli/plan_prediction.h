@@ -58,8 +58,6 @@ PredictedRecipe read_predicted(const PredictionQuery& query, const Here& here);
 bool keeps_activations(const PredictedRecipe& of);
 /// What the training has of plan::CostInputs (eager/session.h), on the device of the profile.
 plan::CostInputs inputs_of(const PredictedRecipe& of, int64_t micro_batches);
-/// StepQuestion::pieces.
-int64_t pieces_of(const recipe::Recipe& recipe);
 /// Errors: as planner::predict_step().
 Prediction predict(const PredictedRecipe& of, const planner::StepQuestion& question,
                    const recipe::BatchSizes& sizes);

@@ -83,7 +83,7 @@ SearchedPlan question_of(const SearchRequest& request, const Here& here) {
                         ? default_memory(searched.of.profile, std::min(of_host, question.ranks))
                         : bytes_from_text(request.memory, kPlanSearch);
   question.inputs = inputs_of(searched.of, 1);
-  question.pieces = pieces_of(recipe);
+  question.pieces = recipe::pieces_over_network(recipe.parallel);
   question.shared_memory = recipe.run.shared_memory;
   question.layer_by_layer = request.layer_by_layer;
   question.seconds = request.seconds;

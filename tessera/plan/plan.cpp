@@ -61,6 +61,16 @@ void set_tensor(Plan* plan, const arch::ModelConfig& config, const Layout& layou
   }
 }
 
+Plan plan_of_blocks(const arch::ModelConfig& config, int64_t world, int64_t tensor, Recompute recompute,
+                    bool keep_gathered) {
+  Plan plan = uniform_plan(config, world, Level::kReplicate, recompute != Recompute::kNone, /*prefetch=*/1);
+  for (UnitPlan& unit : plan.units) {
+    if (unit.recomputes()) unit.recompute = recompute;
+  }
+  set_tensor(&plan, config, {tensor, /*adjacent=*/true}, keep_gathered);
+  return plan;
+}
+
 bool can_cut(const arch::ModelConfig& config) { return !cuttable_units(config).empty(); }
 
 void set_shard_ranks(Plan* plan, int64_t ranks) {

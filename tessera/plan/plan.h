@@ -121,6 +121,11 @@ std::vector<int64_t> cut_by_cost(const arch::ModelConfig& config, int64_t parts)
 /// divide the ranks of a stage, or no unit of the model can be cut.
 void set_tensor(Plan* plan, const arch::ModelConfig& config, const Layout& layout, bool keep_gathered);
 
+/// A replicated plan without a pipeline, whose blocks are recomputed as `recompute` says and cut over
+/// `tensor` neighbours. Errors: as uniform_plan() and set_tensor().
+Plan plan_of_blocks(const arch::ModelConfig& config, int64_t world, int64_t tensor, Recompute recompute,
+                    bool keep_gathered);
+
 /// Does the model have units that set_tensor() cuts?
 bool can_cut(const arch::ModelConfig& config);
 

@@ -12,7 +12,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/on_threads.h"
 #include "tessera/base/text.h"
+#include "tessera/planner/lookup.h"
 #include "tessera/planner/search_space.h"
+#include "tessera/planner/unit_cost.h"
 
 namespace tessera::planner {
 namespace {
@@ -359,7 +361,44 @@ std::string why_too_large(const FoundPlan& plan, double memory) {
                 " more than there is; most of it for ", largest_part(most_of(plan)));
 }
 
+namespace {
+
+/// What a unit of UnitTimes::peers waits according to the links of `tables`, whose units have none.
+UnitCost cost_on_links(const ProfileTables& tables, const UnitTimes& unit) {
+  const Profile& profile = tables.profile;
+  const StepQuestion question{.plan = plan::plan_of_blocks(profile.model, unit.tensor, unit.tensor,
+                                                           unit.recompute, unit.peers->keep_gathered),
+                              .inputs = {.compute_bytes = profile.provenance.compute == "fp32" ? 4 : 2},
+                              .batch = unit.batch,
+                              .pieces = unit.peers->pieces,
+                              .ranks_of_host = unit.tensor,
+                              .shared_memory = unit.peers->transport == "shared memory"};
+  LinkTable links(profile, question.plan, question.ranks_of_host, question.shared_memory);
+  const auto kind = std::ranges::find(tables.kinds, unit.kind);
+  return unit_cost(tables, question, links, 0, static_cast<size_t>(kind - tables.kinds.begin()));
+}
+
+Profile without_peers(Profile profile) {
+  for (UnitTimes& unit : profile.units) unit.peers.reset();
+  return profile;
+}
+
+/// Lets units of `after` wait for their peers as much longer as its links say, beside those of `before`.
+void follow_links(const Profile& before, Profile* after) {
+  const Profile profile_before = without_peers(before), profile_after = without_peers(*after);
+  const ProfileTables tables_before(profile_before), tables_after(profile_after);
+  for (UnitTimes& unit : after->units) {
+    if (!unit.peers) continue;
+    const UnitCost was = cost_on_links(tables_before, unit), is = cost_on_links(tables_after, unit);
+    unit.peers->forward = std::max(unit.peers->forward + is.exchange_forward - was.exchange_forward, 0.0);
+    unit.peers->backward = std::max(unit.peers->backward + is.exchange_backward - was.exchange_backward, 0.0);
+  }
+}
+
+}  // namespace
+
 Profile with_bandwidth(Profile profile, double factor) {
+  const Profile before = profile;
   for (LinkTimes& link : profile.links) {
     link.bytes_per_second *= factor;
     for (LinkTimes::Sample& sample : link.samples)
@@ -372,6 +411,7 @@ Profile with_bandwidth(Profile profile, double factor) {
       }
     }
   }
+  follow_links(before, &profile);
   return profile;
 }
 

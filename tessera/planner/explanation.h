@@ -64,7 +64,8 @@ std::string why_slower(const FoundPlan& plan, const FoundPlan& winner);
 /// "needs 96.00 GiB of a rank, 16.00 GiB more than there is; most of it for weights and optimizer states".
 std::string why_too_large(const FoundPlan& plan, double memory);
 
-/// Links with `factor` times the bandwidth and the same latency; measured samples as well.
+/// Links with `factor` times the bandwidth and the same latency; measured samples as well. What units wait
+/// for their peers (PeerTimes) becomes as much longer as the links say.
 Profile with_bandwidth(Profile profile, double factor);
 
 /// 1, 2, 4, ... below `ranks`, the ranks of a host if they are fewer, and `ranks`.

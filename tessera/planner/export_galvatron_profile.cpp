@@ -87,7 +87,8 @@ class Exporter {
     }
     if (links_.size() < profile_.links.size())
       note("slower transports: Galvatron has one time for each group");
-    if (std::ranges::any_of(profile_.links, [](const LinkTimes& link) { return !link.in_pieces.empty(); }))
+    if (std::ranges::any_of(profile_.links, [](const LinkTimes& link) { return !link.in_pieces.empty(); }) ||
+        std::ranges::any_of(profile_.units, [](const UnitTimes& unit) { return unit.peers.has_value(); }))
       note("exchanges in pieces: Galvatron's exchanges hide nothing");
   }
 

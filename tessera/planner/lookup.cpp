@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -53,8 +54,26 @@ ExchangeCost::Seconds ExchangeCost::seconds(double bytes, double messages) const
 UnitTable::UnitTable(const Profile& profile) : is_assumed_(profile.provenance.is_assumed()) {
   for (const UnitTimes& unit : profile.units)
     times_[{unit.kind, unit.tensor, unit.recompute}][unit.batch] = {unit.forward, unit.backward,
-                                                                    unit.replayed};
+                                                                    unit.replayed, unit.peers};
 }
+
+namespace {
+
+/// With `seconds` of those of both; nothing where they were measured in different ways.
+std::optional<PeerTimes> between(const std::optional<PeerTimes>& first,
+                                 const std::optional<PeerTimes>& second,
+                                 const std::function<double(double, double)>& seconds) {
+  if (!first || !second) return std::nullopt;
+  PeerTimes found = *first;
+  found.forward = second->forward;
+  found.backward = second->backward;
+  if (found != *second) return std::nullopt;
+  found.forward = seconds(first->forward, second->forward);
+  found.backward = seconds(first->backward, second->backward);
+  return found;
+}
+
+}  // namespace
 
 PassTimes UnitTable::at(const std::string& kind, const plan::UnitPlan& unit, int64_t batch) const {
   plan::Recompute recompute = unit.recompute;
@@ -81,19 +100,22 @@ PassTimes UnitTable::at(const std::string& kind, const plan::UnitPlan& unit, int
   if (by_batch.size() == 1) {
     const double share = images / static_cast<double>(by_batch.begin()->first);
     const PassTimes& only = by_batch.begin()->second;
-    return {only.forward * share, only.backward * share, only.replayed};
+    const auto peers = between(only.peers, only.peers, [share](double one, double) { return one * share; });
+    return {only.forward * share, only.backward * share, only.replayed, peers};
   }
   auto above = by_batch.lower_bound(batch);  // the segment that holds `batch`, or the nearest
   if (above == by_batch.begin()) ++above;
   if (above == by_batch.end()) --above;
   const auto below = std::prev(above);
   const auto first = static_cast<double>(below->first), second = static_cast<double>(above->first);
-  const auto between = [&](double PassTimes::*value, double at) {
-    return on_line(at, {first, below->second.*value}, {second, above->second.*value});
+  const auto at_images = [&](double one, double other) {
+    return on_line(images, {first, one}, {second, other});
   };
+  const PassTimes &one = below->second, &other = above->second;
   // Beyond the measured batches a share stays that of the nearest.
-  return {between(&PassTimes::forward, images), between(&PassTimes::backward, images),
-          between(&PassTimes::replayed, std::clamp(images, first, second))};
+  return {at_images(one.forward, other.forward), at_images(one.backward, other.backward),
+          on_line(std::clamp(images, first, second), {first, one.replayed}, {second, other.replayed}),
+          between(one.peers, other.peers, at_images)};
 }
 
 namespace {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -19,7 +20,8 @@ namespace tessera::planner {
 /// Seconds of a unit for one micro-batch.
 struct PassTimes {
   double forward = 0, backward = 0;
-  double replayed = 1;  // UnitTimes::replayed
+  double replayed = 1;                  // UnitTimes::replayed
+  std::optional<PeerTimes> peers = {};  // where they were measured alike with every batch that counts
 };
 
 /// Times of units by kind, tensor degree and recompute, as a function of the images of a rank.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,16 @@
 #include "tessera/plan/plan.h"
 
 namespace tessera::planner {
+
+/// What exchanges with the other ranks of a tensor group of one host add to the passes of a unit that is cut.
+struct PeerTimes {
+  std::string transport;       // of LinkTimes
+  int64_t pieces = 1;          // StepQuestion::pieces
+  bool keep_gathered = false;  // plan::UnitPlan::keep_gathered
+  double forward = 0;          // seconds
+  double backward = 0;         // seconds
+  bool operator==(const PeerTimes&) const = default;
+};
 
 /// One unit's passes on one rank, for one micro-batch, with messages that take no time.
 struct UnitTimes {
@@ -22,6 +33,7 @@ struct UnitTimes {
   double backward = 0;  // seconds, with what is computed again
   double spread = 0;    // of forward + backward over the rounds: (third quartile - first) / median
   double replayed = 1;  // share of these seconds that a GPU takes where it replays CUDA graphs
+  std::optional<PeerTimes> peers = {};  // of a unit that is cut, where it was measured
   bool operator==(const UnitTimes&) const = default;
 };
 

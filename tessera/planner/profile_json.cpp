@@ -47,6 +47,13 @@ Json to_json(const UnitTimes& unit) {
                {"forward", unit.forward}, {"backward", unit.backward},
                {"spread", unit.spread}};
   if (unit.replayed != 1) json["replayed"] = unit.replayed;
+  if (unit.peers) {
+    json["peers"] = {{"transport", unit.peers->transport},
+                     {"pieces", unit.peers->pieces},
+                     {"keep_gathered", unit.peers->keep_gathered},
+                     {"forward", unit.peers->forward},
+                     {"backward", unit.peers->backward}};
+  }
   return json;
 }
 
@@ -139,9 +146,20 @@ double seconds_above_0(const JsonFields& fields, const Json& json, const char* k
   return seconds;
 }
 
+PeerTimes peers_of(const JsonFields& fields, const Json& json) {
+  fields.keys(json, "\"peers\"", {"transport", "pieces", "keep_gathered", "forward", "backward"});
+  PeerTimes peers;
+  peers.transport = kTransports[fields.choice_of_names(json, "transport", kTransports)];
+  peers.pieces = fields.integer(json, "pieces", 1, kMostImages);
+  peers.keep_gathered = fields.boolean(json, "keep_gathered");
+  peers.forward = seconds_of(fields, json, "forward");
+  peers.backward = seconds_of(fields, json, "backward");
+  return peers;
+}
+
 UnitTimes unit_of(const JsonFields& fields, const Json& json, const std::vector<std::string>& kinds) {
   fields.keys(json, "a unit", {"kind", "tensor", "batch", "recompute", "forward", "backward", "spread"},
-              {"replayed"});
+              {"replayed", "peers"});
   UnitTimes unit;
   unit.kind = kinds[fields.choice_of_names(json, "kind", kinds)];
   unit.tensor = fields.integer(json, "tensor", 1, kMostRanks);
@@ -151,6 +169,10 @@ UnitTimes unit_of(const JsonFields& fields, const Json& json, const std::vector<
   unit.backward = seconds_above_0(fields, json, "backward");
   unit.spread = fields.number_of_at_least(json, "spread", 0);
   if (json.contains("replayed")) unit.replayed = seconds_above_0(fields, json, "replayed");
+  if (json.contains("peers")) {
+    if (unit.tensor == 1) fields.fail("a unit of tensor 1 has \"peers\"", "tensor 2 or more");
+    unit.peers = peers_of(fields, json["peers"]);
+  }
   return unit;
 }
 

@@ -33,6 +33,14 @@ ExchangeTime exchange_time(const ExchangeCost& cost, double bytes, double messag
   return {alone, alone / cost.pieces + together(compute * share, alone * share, profile) - compute * share};
 }
 
+/// Was it measured how much `exchange` adds to a unit that is cut like this one?
+bool is_measured(const PassTimes& times, const plan::UnitPlan& unit, const ExchangeCost& exchange,
+                 int64_t pieces) {
+  const LinkTimes& link = *exchange.link.times;
+  return times.peers && link.kind != kHosts && times.peers->transport == link.transport &&
+         times.peers->pieces == pieces && times.peers->keep_gathered == unit.keep_gathered;
+}
+
 }  // namespace
 
 double together(double compute, double message, const Profile& profile) {
@@ -69,12 +77,17 @@ UnitCost unit_cost(const ProfileTables& tables, const StepQuestion& question, Li
   const double sent = static_cast<double>((unit.layout.tensor - 1) * question.batch);
   const double messages = tables.exchanges[index];
   const double backward_messages = std::round(messages * bytes.backward / bytes.forward);
-  const ExchangeTime forward =
+  ExchangeTime forward =
       exchange_time(exchange, bytes.forward * sent, messages, times.forward, tables.profile);
-  const ExchangeTime backward =
+  ExchangeTime backward =
       exchange_time(exchange, bytes.backward * sent, backward_messages, times.backward, tables.profile);
-  // Measured pieces have what a rank waits for the slowest.
-  const double lag = exchange.in_pieces == nullptr ? tables.profile.unit_lag : 0;
+  // What was measured with peers has what a rank waits for the slowest.
+  double lag = exchange.in_pieces == nullptr ? tables.profile.unit_lag : 0;
+  if (is_measured(times, unit, exchange, question.pieces)) {
+    forward.exposed = times.peers->forward;
+    backward.exposed = bytes.backward > 0 ? times.peers->backward : 0;
+    lag = 0;
+  }
   cost.exchanges = true;
   cost.exchange_forward = forward.exposed + lag * times.forward;
   cost.exchange_backward = backward.exposed + (bytes.backward > 0 ? lag * times.backward : 0);

@@ -18,9 +18,8 @@ std::map<int64_t, double> compute_per_exchanged_byte(const planner::Profile& pro
   const std::vector<std::string> kinds = planner::unit_kinds(profile.model);
   for (const planner::UnitTimes& unit : profile.units) {
     if (unit.tensor == 1 || unit.recompute != plan::Recompute::kNone) continue;
-    plan::Plan plan = plan::uniform_plan(profile.model, unit.tensor, plan::Level::kReplicate,
-                                         /*recompute=*/false, /*prefetch=*/1);
-    plan::set_tensor(&plan, profile.model, {unit.tensor, /*adjacent=*/true}, recipe.parallel.keep_gathered);
+    const plan::Plan plan = plan::plan_of_blocks(profile.model, unit.tensor, unit.tensor, unit.recompute,
+                                                 recipe.parallel.keep_gathered);
     const auto index = static_cast<size_t>(std::ranges::find(kinds, unit.kind) - kinds.begin());
     const double bytes =
         plan::exchanged_per_image(profile.model, plan, index, {.compute_bytes = value_bytes});

@@ -13,6 +13,7 @@
 #include "tessera/eager/recorded_step.h"
 #include "tessera/eager/step_end.h"
 #include "tessera/eager/task.h"
+#include "tessera/plan/spans.h"
 #include "tessera/profile/lone_rank.h"
 #include "tessera/profile/moment.h"
 #include "tessera/profile/pass_times.h"
@@ -20,15 +21,9 @@
 namespace tessera::profile {
 namespace {
 
-plan::Plan measured_plan(const recipe::Recipe& recipe, const MeasuredLayout& layout) {
-  const bool recomputes = layout.recompute != plan::Recompute::kNone;
-  plan::Plan plan = plan::uniform_plan(recipe.model, layout.tensor, plan::Level::kReplicate, recomputes,
-                                       /*prefetch=*/1);
-  for (plan::UnitPlan& unit : plan.units) {
-    if (unit.recomputes()) unit.recompute = layout.recompute;
-  }
-  plan::set_tensor(&plan, recipe.model, {layout.tensor, /*adjacent=*/true}, recipe.parallel.keep_gathered);
-  return plan;
+plan::Plan measured_plan(const recipe::Recipe& recipe, const MeasuredLayout& layout, int64_t ranks) {
+  return plan::plan_of_blocks(recipe.model, ranks, layout.tensor, layout.recompute,
+                              recipe.parallel.keep_gathered);
 }
 
 /// Of the groups that the rank would have.
@@ -38,6 +33,10 @@ std::string transport_of(const recipe::Recipe& recipe, c10::Device device) {
 }
 
 }  // namespace
+
+std::vector<mesh::Span> spans_with_peers(const recipe::Recipe& recipe, int64_t tensor, int64_t ranks) {
+  return plan::spans_of(measured_plan(recipe, {.tensor = tensor}, ranks));
+}
 
 recipe::Recipe measured_recipe(recipe::Recipe recipe, std::vector<std::string>* kinds) {
   recipe.model = model_of_few_blocks(recipe.model, kinds);
@@ -92,8 +91,9 @@ MeasuredModel::MeasuredModel(const recipe::Recipe& recipe, const MeasuredLayout&
                              const MeasuredDevice& on)
     : device_(on.device),
       head_start_(on.device),
-      plan_(measured_plan(recipe, layout)),
-      mesh_(lone_rank(plan_, transport_of(recipe, on.device))),
+      plan_(measured_plan(recipe, layout, layout.peers ? layout.peers->world_size() : layout.tensor)),
+      lone_(layout.peers ? nullptr : lone_rank(plan_, transport_of(recipe, on.device))),
+      mesh_(layout.peers ? layout.peers : lone_.get()),
       state_(eager::assemble(recipe, plan_, *mesh_, layout.with_optimizer, on.device)) {
   state_->context.keeps_activations = on.keeps_activations;
   for (const auto& unit : state_->sharded->units()) {
@@ -117,7 +117,16 @@ std::vector<UnitPass> MeasuredModel::micro_batch(const eager::DeviceInput::Input
         state_->sharded->backward(loss, last);
         host_seconds_ = seconds_since(start);
       },
-      device_);
+      device_, lone_ ? Messages::kLeftOut : Messages::kCounted);
+}
+
+int64_t MeasuredModel::values_of(const plan::UnitPlan& unit) const {
+  const std::string uncut = unit.is_cut() ? plan::rows_plan(unit).name : "";  // its other parameters
+  int64_t values = 0;
+  for (const auto& part : state_->sharded->units()) {
+    if (part->name() == unit.name || part->name() == uncut) values += part->numel();
+  }
+  return values;
 }
 
 std::vector<double> MeasuredModel::replayed_passes(eager::DeviceInput::Input& input, int64_t rounds) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model in one layout on a rank without peers, whose units are timed. Private to this room.
+// A model in one layout on a rank, with or without peers, whose units are timed. Private to this room.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -41,7 +41,13 @@ struct MeasuredLayout {
   int64_t tensor = 1;
   plan::Recompute recompute = plan::Recompute::kNone;  // of blocks
   bool with_optimizer = false;
+  /// The rank's peers, with which it exchanges activations; null: they do not exist (lone_rank.h). Has the
+  /// groups of spans_with_peers(), and outlives the model.
+  mesh::Mesh* peers = nullptr;
 };
+
+/// Of the groups in which `ranks` ranks compute the recipe's model, `tensor` of them together.
+std::vector<mesh::Span> spans_with_peers(const recipe::Recipe& recipe, int64_t tensor, int64_t ranks);
 
 /// One thread.
 class MeasuredModel {
@@ -52,8 +58,11 @@ class MeasuredModel {
   const plan::Plan& plan() const { return plan_; }
   /// Values that the rank holds.
   int64_t values() const { return values_; }
-  /// Forward and backward. `last`: of an optimizer step's micro-batches. On a device, behind a head start for
-  /// the host: times are the device's own, as where passes are replayed as graphs.
+  /// Those of a unit of plan().
+  int64_t values_of(const plan::UnitPlan& unit) const;
+  /// Forward and backward. `last`: of an optimizer step's micro-batches; with peers their gradients are
+  /// summed then. On a device, behind a head start for the host: times are the device's own, as where passes
+  /// are replayed as graphs. Seconds of messages count with peers alone. Collective over the peers.
   std::vector<UnitPass> micro_batch(const eager::DeviceInput::Input& input, bool last);
   /// Was the head start of the last micro_batch() shorter than the host took? Then its times are too long.
   bool waited_for_host() const { return !device_.is_cpu() && host_seconds_ > head_start_seconds_; }
@@ -71,7 +80,8 @@ class MeasuredModel {
   double host_seconds_ = 0;        // in which the host queued the micro-batch before
   double head_start_seconds_ = 0;  // that it had
   plan::Plan plan_;
-  std::unique_ptr<mesh::Mesh> mesh_;
+  std::unique_ptr<mesh::Mesh> lone_;  // null with peers
+  mesh::Mesh* mesh_;
   std::unique_ptr<eager::TrainState> state_;
   at::Tensor loss_;
   int64_t values_ = 0, updates_ = 0;

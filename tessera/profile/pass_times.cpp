@@ -7,9 +7,12 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "tessera/arch/model.h"
@@ -19,6 +22,7 @@
 #include "tessera/base/on_threads.h"
 #include "tessera/base/steady_mean.h"
 #include "tessera/eager/device.h"
+#include "tessera/mesh/thread_ranks.h"
 #include "tessera/profile/head_start.h"
 #include "tessera/profile/measured_model.h"
 #include "tessera/profile/meeting.h"
@@ -30,7 +34,9 @@
 namespace tessera::profile {
 namespace {
 
-constexpr int64_t kMoreBlocks = 5;      // of the deeper model whose replays are measured as well
+constexpr int64_t kMoreBlocks = 5;     // of the deeper model whose replays are measured as well
+constexpr double kPeerSeconds = 0.05;  // of short passes with peers that follow each other
+constexpr int64_t kMostRepeats = 8;
 constexpr int64_t kMostAttempts = 3;    // at passes whose head start was too short
 constexpr double kSumHeadStart = 0.01;  // seconds
 constexpr int64_t kSumRounds = 3;       // for each of the others: small differences of long passes
@@ -49,7 +55,8 @@ struct UnitKey {
 
 /// What the rounds found.
 struct Found {
-  std::map<UnitKey, std::vector<UnitPass>> units;
+  std::map<UnitKey, std::vector<UnitPass>> units, with_peers;
+  std::map<UnitKey, double> values;    // that a rank holds of a unit in with_peers
   std::map<UnitKey, double> replayed;  // UnitTimes::replayed, of GPUs alone
   /// Seconds for a value: of a backward pass whose gradients stay as they are made, of a first and of a later
   /// micro-batch's; of added sums and updates.
@@ -58,8 +65,13 @@ struct Found {
   std::vector<std::vector<UnitPass>> micro_batches;  // of every round, in the same order on all ranks
 
   void add(const Found& other) {
-    for (const auto& [key, passes] : other.units)
-      units[key].insert(units[key].end(), passes.begin(), passes.end());
+    for (const auto list : {&Found::units, &Found::with_peers}) {
+      for (const auto& [key, passes] : other.*list) {
+        std::vector<UnitPass>& all = (this->*list)[key];
+        all.insert(all.end(), passes.begin(), passes.end());
+      }
+    }
+    values.insert(other.values.begin(), other.values.end());
     replayed.insert(other.replayed.begin(), other.replayed.end());
     measurements += other.measurements;
     slowed += other.slowed;
@@ -82,9 +94,10 @@ class MeasuringRank {
  public:
   using Input = eager::DeviceInput::Input;
 
+  /// `peers`: null where none are to be measured.
   MeasuringRank(const PassSettings& settings, const recipe::Recipe& recipe,
-                const std::vector<std::string>& kinds, Meeting& meeting)
-      : settings_(settings), recipe_(recipe), kinds_(kinds), meeting_(meeting) {
+                const std::vector<std::string>& kinds, Meeting& meeting, mesh::Mesh* peers)
+      : settings_(settings), recipe_(recipe), kinds_(kinds), meeting_(meeting), peers_(peers) {
     if (settings.on.device.is_cpu())
       cores_.emplace(settings.patience, [this](double mine) { return meeting_.largest(mine); });
     for (const int64_t size : settings.batches)
@@ -120,11 +133,15 @@ class MeasuringRank {
     return cores_ ? cores_->measured(begun) : begun();
   }
 
-  static std::vector<MeasuredLayout> layouts_of(int64_t tensor) {
+  std::vector<MeasuredLayout> layouts_of(int64_t tensor) const {
     std::vector<plan::Recompute> modes = {plan::Recompute::kNone, plan::Recompute::kAll};
     if (tensor > 1) modes.push_back(plan::Recompute::kKeepSums);  // there are none to keep otherwise
     std::vector<MeasuredLayout> layouts;
-    for (const plan::Recompute mode : modes) layouts.push_back({.tensor = tensor, .recompute = mode});
+    for (const plan::Recompute mode : modes) {
+      layouts.push_back({.tensor = tensor, .recompute = mode});
+      if (peers_ != nullptr && tensor > 1 && settings_.ranks % tensor == 0)
+        layouts.push_back({.tensor = tensor, .recompute = mode, .peers = peers_});
+    }
     return layouts;
   }
 
@@ -143,13 +160,15 @@ class MeasuringRank {
     std::vector<std::unique_ptr<MeasuredModel>> models;
     for (const MeasuredLayout& layout : layouts)
       models.push_back(std::make_unique<MeasuredModel>(recipe_, layout, settings_.on));
+    std::map<std::pair<size_t, int64_t>, int64_t> repeats;  // of passes with peers, by model and batch
     for (int64_t round = 0; round <= settings_.rounds; ++round) {
       for (const Input& input : batches_) {
         for (size_t i = 0; i < models.size(); ++i) {
-          const std::vector<UnitPass> passes = together([&] { return undelayed_pass(*models[i], input); });
-          if (round == 0) continue;
-          note(passes, models[i]->plan(), layouts[i], input.batch.size);
-          found_.micro_batches.push_back(passes);
+          if (layouts[i].peers == nullptr) {
+            measure_alone(*models[i], layouts[i], input, round);
+          } else {
+            measure_with_peers(*models[i], layouts[i], input, round, repeats[{i, input.batch.size}]);
+          }
         }
       }
     }
@@ -158,6 +177,25 @@ class MeasuringRank {
     for (size_t i = 0; replays && i < models.size(); ++i) {
       if (layouts[i].tensor == 1) measure_replays(*models[i], layouts[i].recompute);
     }
+  }
+
+  void measure_alone(MeasuredModel& model, const MeasuredLayout& layout, const Input& input, int64_t round) {
+    const std::vector<UnitPass> passes = together([&] { return undelayed_pass(model, input); });
+    if (round == 0) return;
+    note(passes, model.plan(), layout, input.batch.size);
+    found_.micro_batches.push_back(passes);
+  }
+
+  /// `repeats`: how many passes, found in round 0.
+  void measure_with_peers(MeasuredModel& model, const MeasuredLayout& layout, const Input& input,
+                          int64_t round, int64_t& repeats) {
+    const auto passes =
+        together([&] { return passes_with_peers(model, input, std::max<int64_t>(repeats, 1)); });
+    if (round == 0) {
+      repeats = repeats_of(passes.front());
+      return;
+    }
+    for (const std::vector<UnitPass>& pass : passes) note_with_peers(pass, model, layout, input.batch.size);
   }
 
   /// Again while the device had to wait for the host.
@@ -169,6 +207,35 @@ class MeasuringRank {
       if (!model.waited_for_host()) break;
     }
     return passes;
+  }
+
+  /// One right after the other, as in a training, without sums of gradients.
+  static std::vector<std::vector<UnitPass>> passes_with_peers(MeasuredModel& model, const Input& input,
+                                                              int64_t count) {
+    std::vector<std::vector<UnitPass>> all;
+    for (int64_t i = 0; i < count; ++i) {
+      all.push_back(model.micro_batch(input, /*last=*/false));
+      model.forget_gradients();
+    }
+    return all;
+  }
+
+  /// Passes that take kPeerSeconds together. The same on all ranks.
+  int64_t repeats_of(const std::vector<UnitPass>& pass) {
+    double seconds = 0;
+    for (const UnitPass& unit : pass) seconds += unit.forward + unit.backward;
+    return std::clamp<int64_t>(std::llround(kPeerSeconds / meeting_.largest(seconds)), 1, kMostRepeats);
+  }
+
+  /// Adds the units that are cut.
+  void note_with_peers(const std::vector<UnitPass>& passes, const MeasuredModel& model,
+                       const MeasuredLayout& layout, int64_t batch) {
+    for (size_t i = 0; i < passes.size(); ++i) {
+      const UnitKey key = key_of(model.plan(), i, batch);
+      if (key.tensor == 1 || key.recompute != layout.recompute) continue;
+      found_.with_peers[key].push_back(passes[i]);
+      found_.values.emplace(key, model.values_of(model.plan().units[i]));
+    }
   }
 
   /// Requires: measured rounds of `model`.
@@ -308,6 +375,7 @@ class MeasuringRank {
   const recipe::Recipe& recipe_;
   const std::vector<std::string>& kinds_;
   Meeting& meeting_;
+  mesh::Mesh* const peers_;
   std::optional<QuietCores> cores_;  // of a CPU
   std::vector<Input> batches_;
   Found found_;
@@ -326,21 +394,34 @@ double relative_spread(std::vector<double> values) {
   return middle > 0 ? (quartile(0.75) - quartile(0.25)) / middle : 0;
 }
 
+double mean_of(const std::vector<UnitPass>& passes, double UnitPass::*seconds) {
+  std::vector<double> values;
+  for (const UnitPass& pass : passes) values.push_back(pass.*seconds);
+  return steady_mean(values);
+}
+
 UnitTimes times_of(const UnitKey& key, const std::vector<UnitPass>& passes, double replayed) {
-  std::vector<double> forward, backward, both;
-  for (const UnitPass& pass : passes) {
-    forward.push_back(pass.forward);
-    backward.push_back(pass.backward);
-    both.push_back(pass.forward + pass.backward);
-  }
+  std::vector<double> both;
+  for (const UnitPass& pass : passes) both.push_back(pass.forward + pass.backward);
   return {key.kind,
           key.tensor,
           key.batch,
           key.recompute,
-          steady_mean(forward),
-          steady_mean(backward),
+          mean_of(passes, &UnitPass::forward),
+          mean_of(passes, &UnitPass::backward),
           relative_spread(both),
           replayed};
+}
+
+/// What `passes` with peers take longer than those of `unit` without. `widening`: seconds in which they write
+/// gradients in fp32, which those without leave as they are made.
+planner::PeerTimes peers_of(const UnitTimes& unit, const std::vector<UnitPass>& passes, double widening,
+                            const recipe::Recipe& recipe) {
+  return {.transport = recipe.run.shared_memory ? "shared memory" : "TCP",
+          .pieces = recipe::pieces_over_network(recipe.parallel),
+          .keep_gathered = recipe.parallel.keep_gathered,
+          .forward = std::max(0.0, mean_of(passes, &UnitPass::forward) - unit.forward),
+          .backward = std::max(0.0, mean_of(passes, &UnitPass::backward) - unit.backward - widening)};
 }
 
 template <class Config>
@@ -365,25 +446,45 @@ arch::ModelConfig model_of_few_blocks(const arch::ModelConfig& model, std::vecto
   return few;
 }
 
+namespace {
+
+/// Of the groups in which ranks of this host exchange activations; none where there are no such.
+std::vector<mesh::Span> spans_of_peers(const PassSettings& settings, const recipe::Recipe& recipe) {
+  std::set<mesh::Span> spans;
+  for (const int64_t tensor : settings.tensor) {
+    if (tensor > 1 && settings.ranks % tensor == 0)
+      std::ranges::copy(spans_with_peers(recipe, tensor, settings.ranks), std::inserter(spans, spans.end()));
+  }
+  return {spans.begin(), spans.end()};
+}
+
+}  // namespace
+
 PassTimes measure_passes(const PassSettings& settings) {
   shard::keep_tensor_memory();  // as a training does
   std::vector<std::string> kinds;
   const recipe::Recipe recipe = measured_recipe(settings.recipe, &kinds);
   std::vector<Found> of_ranks(static_cast<size_t>(settings.ranks));
   Meeting meeting(settings.ranks);
-  const auto measure = [&](int64_t rank) {
+  const auto measure = [&](int64_t rank, mesh::Mesh* peers) {
     // A rank that fails lets the others go on, and its exception is rethrown when they have ended.
     const auto leave = [](Meeting* left) { left->leave(); };
     const std::unique_ptr<Meeting, decltype(leave)> member(&meeting, leave);
     at::set_num_threads(static_cast<int>(settings.threads));
-    MeasuringRank measuring(settings, recipe, kinds, meeting);
+    MeasuringRank measuring(settings, recipe, kinds, meeting, peers);
     of_ranks[static_cast<size_t>(rank)] = measuring.run();
   };
-  if (settings.on.device.is_cpu()) {
-    run_on_threads(settings.ranks, measure);
-  } else {
+  if (!settings.on.device.is_cpu()) {
     TESSERA_CHECK_EQ(settings.ranks, 1);
-    measure(0);  // this thread has chosen the device and its stream
+    measure(0, nullptr);  // this thread has chosen the device and its stream
+  } else if (const std::vector<mesh::Span> spans = spans_of_peers(settings, recipe); spans.empty()) {
+    run_on_threads(settings.ranks, [&](int64_t rank) { measure(rank, nullptr); });
+  } else {
+    mesh::run_on_thread_ranks({.axes = {{"host", settings.ranks}},
+                               .spans = spans,
+                               .timeout = recipe::timeout_of(recipe.run),
+                               .shared_memory = recipe.run.shared_memory},
+                              [&](mesh::Mesh& mesh) { measure(mesh.rank(), &mesh); });
   }
   Found found;
   std::vector<std::vector<std::vector<UnitPass>>> micro_batches;
@@ -393,15 +494,18 @@ PassTimes measure_passes(const PassSettings& settings) {
   }
   PassTimes times;
   times.lag = lag_of(micro_batches);
-  for (const auto& [key, passes] : found.units) {
-    const auto replayed = found.replayed.find(key);
-    times.units.push_back(times_of(key, passes, replayed == found.replayed.end() ? 1 : replayed->second));
-  }
   const double as_made = steady_mean(found.as_made);
   times.widen_seconds = std::max(0.0, steady_mean(found.first) - as_made);
   times.accumulate_seconds = std::max(0.0, steady_mean(found.later) - as_made);
   times.add_sum_seconds = steady_mean(found.add_sum);
   times.optimizer_seconds = steady_mean(found.optimizer);
+  for (const auto& [key, passes] : found.units) {
+    const auto replayed = found.replayed.find(key);
+    UnitTimes unit = times_of(key, passes, replayed == found.replayed.end() ? 1 : replayed->second);
+    if (const auto peers = found.with_peers.find(key); peers != found.with_peers.end())
+      unit.peers = peers_of(unit, peers->second, times.widen_seconds * found.values.at(key), recipe);
+    times.units.push_back(std::move(unit));
+  }
   if (found.measurements > 0)
     times.slowed = static_cast<double>(found.slowed) / static_cast<double>(found.measurements);
   return times;

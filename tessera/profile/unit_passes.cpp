@@ -69,12 +69,13 @@ struct Measured : c10::DebugInfoBase {
 
 }  // namespace
 
-std::vector<UnitPass> unit_passes(const std::vector<TracedSpan>& spans) {
+std::vector<UnitPass> unit_passes(const std::vector<TracedSpan>& spans, Messages counted) {
   std::vector<TracedSpan> forward, backward, messages;
   for (const TracedSpan& span : spans) {
     if (span.kind == "forward") forward.push_back(span);
     if (span.kind == "backward") backward.push_back(span);
-    if (span.kind == kMessageSpan || span.kind == "wait") messages.push_back(span);
+    if (counted == Messages::kLeftOut && (span.kind == kMessageSpan || span.kind == "wait"))
+      messages.push_back(span);
   }
   std::vector<UnitPass> passes;
   for (const TracedSpan& pass : forward)
@@ -91,14 +92,15 @@ std::vector<UnitPass> unit_passes(const std::vector<TracedSpan>& spans) {
   return passes;
 }
 
-std::vector<UnitPass> traced_units(const std::function<void()>& micro_batch, c10::Device device) {
+std::vector<UnitPass> traced_units(const std::function<void()>& micro_batch, c10::Device device,
+                                   Messages messages) {
   MomentTrace trace(device);
   {
     const TraceScope scope(&trace);
     const c10::DebugInfoGuard of_threads(kMeasuredInfo, std::make_shared<Measured>(&trace));
     micro_batch();
   }
-  return unit_passes(trace.spans());
+  return unit_passes(trace.spans(), messages);
 }
 
 Trace* measured_trace() {

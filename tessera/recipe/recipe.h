@@ -176,6 +176,12 @@ struct RunRecipe {
   KeepActivations keep_activations = KeepActivations::kAuto;  // outputs of norms and GELUs, for backward
 };
 
+/// Pieces of a cut layer's exchanges between ranks that do not share memory.
+inline int64_t pieces_over_network(const ParallelRecipe& parallel) {
+  constexpr int64_t kPieces = 4;  // parallel::TensorGroup
+  return parallel.pieces > 0 ? parallel.pieces : kPieces;
+}
+
 /// How long a collective, or an operation on a file, may wait: run.timeout.
 inline std::chrono::milliseconds timeout_of(const RunRecipe& run) {
   return std::chrono::milliseconds(static_cast<int64_t>(run.timeout * 1000));

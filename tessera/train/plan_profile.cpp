@@ -145,14 +145,19 @@ void print_head(const Measured& what, const planner::Profile& profile) {
 void print_units(const planner::Profile& profile) {
   const bool replays =
       std::ranges::any_of(profile.units, [](const auto& unit) { return unit.replayed != 1; });
-  std::printf("\n%-12s %6s %6s %-9s %12s %12s %8s%s\n", "unit", "tensor", "batch", "recompute", "forward ms",
-              "backward ms", "spread", replays ? "   replayed" : "");
+  const bool has_peers =
+      std::ranges::any_of(profile.units, [](const auto& unit) { return unit.peers.has_value(); });
+  std::printf("\n%-12s %6s %6s %-9s %12s %12s %8s%s%s\n", "unit", "tensor", "batch", "recompute",
+              "forward ms", "backward ms", "spread", replays ? "   replayed" : "",
+              has_peers ? "   with peers, ms longer" : "");
   for (const planner::UnitTimes& unit : profile.units) {
     std::printf("%-12s %6ld %6ld %-9s %12.3f %12.3f %6.1f %%", unit.kind.c_str(),
                 static_cast<long>(unit.tensor), static_cast<long>(unit.batch),
                 plan::to_string(unit.recompute).c_str(), 1e3 * unit.forward, 1e3 * unit.backward,
                 100 * unit.spread);
-    std::printf(unit.replayed != 1 ? "   x %.3f\n" : "\n", unit.replayed);
+    if (unit.replayed != 1) std::printf("   x %.3f", unit.replayed);
+    if (unit.peers) std::printf("   %8.3f + %8.3f", 1e3 * unit.peers->forward, 1e3 * unit.peers->backward);
+    std::printf("\n");
   }
   std::fflush(stdout);
 }

@@ -127,6 +127,26 @@ TEST(Explanation, BandwidthChangesAndLatencyStays) {
   EXPECT_EQ(twice.in_pieces[0].samples[1].seconds, 1.0);
 }
 
+// A block's forward pass has four exchanges in one piece, its backward pass as many, each of 16 tokens of
+// width 64 in fp32.
+TEST(Explanation, PeersWaitAsMuchLongerAsLinksSay) {
+  Profile profile = slow_links(100);
+  profile.provenance.compute = "fp32";
+  profile.links.push_back({"exchange", "adjacent", "TCP", 2, 0.5, 1e5, 0, {}});
+  const auto cut = std::ranges::find_if(
+      profile.units, [](const UnitTimes& unit) { return unit.kind == "blocks.0" && unit.tensor == 2; });
+  ASSERT_NE(cut, profile.units.end());
+  cut->peers = PeerTimes{"TCP", 1, true, 500, 700};
+  const auto place = static_cast<size_t>(cut - profile.units.begin());
+  const double one = 16 * 64 * 4 / 1e5;
+  const PeerTimes half = *with_bandwidth(profile, 0.5).units[place].peers;
+  EXPECT_NEAR(half.forward, 500 + 4 * one, 1e-9);
+  EXPECT_NEAR(half.backward, 700 + 4 * one, 1e-9);
+  const PeerTimes twice = *with_bandwidth(profile, 2).units[place].peers;
+  EXPECT_NEAR(twice.forward, 500 - 4 * one / 2, 1e-9);
+  EXPECT_NEAR(twice.backward, 700 - 4 * one / 2, 1e-9);
+}
+
 TEST(WhySlower, NamesTheLargestDifferencesFirst) {
   const FoundPlan winner = plan_with({.compute = 0.9, .gathers = 0.1});
   EXPECT_EQ(why_slower(other_with({.compute = 0.9, .gathers = 0.3, .reductions = 0.05}), winner),

@@ -506,6 +506,11 @@ TEST(ExportGalvatronProfile, ExchangesInPiecesAreNotWritten) {
       1);
   EXPECT_EQ(with.notes.size(), without.notes.size() + 1);
   for (size_t i = 0; i < with.files.size(); ++i) EXPECT_EQ(with.files[i].text, without.files[i].text);
+  Profile peers = measured();
+  for (UnitTimes& unit : peers.units) {
+    if (unit.tensor > 1) unit.peers = PeerTimes{"TCP", 4, true, 1, 1};
+  }
+  EXPECT_EQ(export_galvatron_profile(peers, "vit").notes, with.notes);
 }
 
 TEST(ExportGalvatronProfile, RoundTripKeepsWhatBothHold) {

@@ -40,7 +40,8 @@ Profile sample() {
                     .batch = 8,
                     .recompute = plan::Recompute::kKeepSums,
                     .forward = 1.0 / 3,
-                    .backward = 2e-7}};
+                    .backward = 2e-7,
+                    .peers = PeerTimes{"TCP", 3, true, 1.0 / 7, 0}}};
   profile.links = {{.operation = "all_gather",
                     .kind = "strided",
                     .transport = "shared memory",
@@ -95,6 +96,14 @@ TEST(ProfileJson, PiecesAreOptional) {
   profile.links[1].in_pieces.clear();
   const std::string text = to_json(profile);
   EXPECT_EQ(text.find("in_pieces"), std::string::npos);
+  EXPECT_EQ(profile_from_json(text, "p.json"), profile);
+}
+
+TEST(ProfileJson, PeersAreOptional) {
+  Profile profile = sample();
+  profile.units[1].peers.reset();
+  const std::string text = to_json(profile);
+  EXPECT_EQ(text.find("peers"), std::string::npos);
   EXPECT_EQ(profile_from_json(text, "p.json"), profile);
 }
 
@@ -280,6 +289,15 @@ TEST(ProfileJson, ErrorsOfUnits) {
   text.replace(text.find("\"units\": []"), 11, "\"units\": 7");
   EXPECT_EQ(error_text([&] { profile_from_json(text, "p.json"); }),
             "[planner.profile_from_json] \"units\" is 7 (p.json): expected a list");
+}
+
+TEST(ProfileJson, ErrorsOfPeers) {
+  EXPECT_EQ(error_with("\"keep_gathered\": true,", ""),
+            "\"peers\" has no \"keep_gathered\" (p.json, entry 2 of \"units\")");
+  EXPECT_EQ(error_with("\"pieces\": 3", "\"pieces\": 0"),
+            "\"pieces\" is 0 (p.json, entry 2 of \"units\"): expected an integer between 1 and 1073741824");
+  EXPECT_EQ(error_with("\"tensor\": 2", "\"tensor\": 1"),
+            "a unit of tensor 1 has \"peers\" (p.json, entry 2 of \"units\"): expected tensor 2 or more");
 }
 
 TEST(ProfileJson, ErrorsOfLinks) {

@@ -556,6 +556,42 @@ TEST(StepTime, MeasuredPiecesTakeTheLatencyOnce) {
   EXPECT_NEAR(seconds({two, four}, 1, 4), 4 + 4, kNear);
 }
 
+/// Batches of 4 and 8 images were measured with peers, and waited 1 + 2 s and 3 + 4 s longer.
+TEST(StepTime, MeasuredPeersCountInThePlaceOfLinks) {
+  Profile profile = tensor_profile({.latency = 1});
+  profile.unit_lag = 0.5;
+  const auto peers = [](double forward, double backward) {
+    return PeerTimes{"TCP", 4, true, forward, backward};
+  };
+  std::vector<UnitTimes> units;
+  for (UnitTimes unit : profile.units) {
+    if (unit.batch != profile.units.front().batch) continue;
+    for (const int64_t batch : {4, 8}) {
+      unit.batch = batch;
+      if (unit.tensor == 2) unit.peers = batch == 4 ? peers(1, 2) : peers(3, 4);
+      units.push_back(unit);
+    }
+  }
+  profile.units = units;
+  const auto exchange = [&](int64_t batch, int64_t pieces, bool keep_gathered = true) {
+    plan::Plan plan = tensor_plan();
+    plan.units[1].keep_gathered = keep_gathered;
+    const StepTime time = predict_step(profile, {.plan = plan, .batch = batch, .pieces = pieces});
+    expect_parts_add_up(time);
+    return time.stages[0].parts.exchange;
+  };
+  EXPECT_NEAR(exchange(4, 4), 1 + 2, kNear);
+  EXPECT_NEAR(exchange(8, 4), 3 + 4, kNear);
+  EXPECT_NEAR(exchange(6, 4), 2 + 3, kNear) << "between two batches";
+  // In other ways than they were measured links count: latencies of 1 s each, and the lag.
+  EXPECT_GT(exchange(8, 1), 8);
+  EXPECT_GT(exchange(8, 4, /*keep_gathered=*/false), 8);
+  for (UnitTimes& unit : profile.units) {
+    if (unit.batch == 4 && unit.peers) unit.peers->transport = "shared memory";
+  }
+  EXPECT_GT(exchange(6, 4), 8) << "two batches were measured over different transports";
+}
+
 TEST(StepTime, PiecesThatAProfileLacksAreSaid) {
   Profile profile = tensor_profile({.latency = 0.1});
   const auto predicted = [&] {

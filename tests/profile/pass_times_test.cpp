@@ -73,6 +73,50 @@ TEST(PassTimes, VitHasAnEntryForEveryLayout) {
   EXPECT_LE(times.lag.micro_batch, times.lag.unit);
 }
 
+// Units that are cut exchange activations with their peers, who exist where all ranks of a group are of the
+// host.
+TEST(PassTimes, CutUnitsAreMeasuredWithTheirPeers) {
+  for (const bool shared_memory : {true, false}) {
+    recipe::Recipe recipe = tiny(kVit);
+    recipe.run.shared_memory = shared_memory;
+    const PassTimes times =
+        measure_passes({.recipe = recipe, .tensor = {1, 2}, .batches = {1, 3}, .rounds = 2, .ranks = 2});
+    EXPECT_EQ(entries(times), expected_entries({"blocks.0", "blocks.4"}, {1, 2}, {1, 3}));
+    for (const planner::UnitTimes& unit : times.units) {
+      ASSERT_EQ(unit.peers.has_value(), unit.tensor == 2) << unit.kind;
+      if (!unit.peers) continue;
+      EXPECT_EQ(unit.peers->transport, shared_memory ? "shared memory" : "TCP");
+      EXPECT_EQ(unit.peers->pieces, 4);
+      EXPECT_TRUE(unit.peers->keep_gathered);
+      // Every pass waits for messages, which take longer over TCP than a tiny block's products.
+      if (shared_memory) continue;
+      EXPECT_GT(unit.peers->forward, 1e-5) << unit.kind;
+      EXPECT_GT(unit.peers->backward, 1e-5) << unit.kind;
+    }
+  }
+}
+
+TEST(PassTimes, FourRanksAreMeasuredInGroupsOfTwoAndFour) {
+  const PassTimes times = measure_passes(
+      {.recipe = tiny(kVit, {"model.heads=4"}), .tensor = {2, 4}, .batches = {2}, .rounds = 1, .ranks = 4});
+  for (const planner::UnitTimes& unit : times.units) EXPECT_TRUE(unit.peers) << unit.kind << unit.tensor;
+  EXPECT_EQ(times.units.size(), 12U);  // two kinds of blocks in three modes of recompute and two degrees
+}
+
+// Values whose gradients are written in fp32: parameters that are cut, and those that are not.
+TEST(PassTimes, ValuesOfAUnitAreThoseThatItsRankHolds) {
+  const recipe::Recipe recipe = measured_recipe(tiny(kVit), nullptr);
+  const MeasuredModel model(recipe, {.tensor = 2});
+  int64_t held = 0;
+  for (const arch::ParameterSpec& spec : arch::parameters(recipe.model)) {
+    if (spec.unit != "blocks.0") continue;
+    for (const Box& box : arch::boxes_of(spec, 2, 1)) held += box.numel();
+  }
+  const plan::UnitPlan& block = plan::unit_of(model.plan(), "blocks.0");
+  EXPECT_EQ(model.values_of(block), held);
+  EXPECT_LT(model.values_of(block), model.values());
+}
+
 // Of 3 heads the first of two ranks holds one, and the other, for which a step waits, two.
 TEST(PassTimes, TheRankThatComputesMostIsMeasured) {
   const recipe::Recipe recipe =

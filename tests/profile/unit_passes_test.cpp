@@ -68,6 +68,9 @@ TEST(UnitPasses, MessagesAndWaitsAreSubtractedWhereTheyOverlap) {
   const auto passes = unit_passes(trace.spans());
   EXPECT_NEAR(passes[0].forward, 0.007, kRounding);
   EXPECT_NEAR(passes[1].forward, 0.008 + 0.002, kRounding);
+  const auto with_messages = unit_passes(trace.spans(), Messages::kCounted);
+  EXPECT_NEAR(with_messages[0].forward, 0.01, kRounding);
+  EXPECT_NEAR(with_messages[1].forward, 0.01 + 0.003, kRounding);
 }
 
 void sleep_milliseconds(int64_t count) { std::this_thread::sleep_for(milliseconds(count)); }
