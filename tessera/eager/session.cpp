@@ -80,6 +80,9 @@ std::unique_ptr<mesh::Mesh> connect(const recipe::Recipe& recipe, const plan::Pl
   const std::vector<mesh::Span> spans = mesh_spans(recipe, plan);
   const std::vector<mesh::Link> links = plan::links_of(plan);
   if (ranks.pretended()) return mesh::Mesh::pretend(ranks.rank, axes, spans, links, ranks.network);
+  // Before the transports start their threads. Other launchers bind ranks themselves.
+  if (ranks.launcher == "local" && device::device_in_use().is_cpu())
+    launch::stay_on_own_cores(ranks.local_rank, ranks.local_world, at::get_num_threads());
   const auto timeout = recipe::timeout_of(recipe.run);
   mesh::Rendezvous rendezvous = mesh::rendezvous(ranks, timeout);
   rendezvous.shared_memory = recipe.run.shared_memory;

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -89,8 +91,15 @@ std::optional<int64_t> left(const fs::path& folder, const char* limit, const cha
   return *bytes - std::max<int64_t>(*used - number_after(folder / "memory.stat", cache).value_or(0), 0);
 }
 
-/// The CPUs that this thread may run on.
+std::mutex kept_mutex;
+std::optional<std::set<int>> kept_from;  // the CPUs that threads might run on before stay_on_own_cores()
+
+/// The CPUs that this thread may run on, or might before stay_on_own_cores().
 std::set<int> allowed_cpus() {
+  {
+    const std::lock_guard lock(kept_mutex);
+    if (kept_from) return *kept_from;
+  }
   std::set<int> allowed;
   // The kernel refuses a mask smaller than its own.
   for (int cpus = 1024; allowed.empty() && cpus <= 1 << 20; cpus *= 2) {
@@ -171,6 +180,24 @@ int64_t available_cores() {
   auto cores = static_cast<int64_t>(allowed_cpus().size());
   lower(cores, cgroup_cores("/"));
   return std::max<int64_t>(cores, 1);
+}
+
+bool stay_on_own_cores(int64_t local_rank, int64_t local_world, int64_t threads) {
+  const std::set<int> all = allowed_cpus();
+  const int64_t share = static_cast<int64_t>(all.size()) / std::max<int64_t>(local_world, 1);
+  if (local_world < 2 || share < std::max<int64_t>(threads, 1)) return false;
+  const size_t size = CPU_ALLOC_SIZE(*all.rbegin() + 1);
+  cpu_set_t* mask = CPU_ALLOC(*all.rbegin() + 1);
+  CPU_ZERO_S(size, mask);
+  auto cpu = std::next(all.begin(), local_rank * share);
+  for (int64_t i = 0; i < share; ++i, ++cpu) CPU_SET_S(*cpu, size, mask);
+  const bool stays = ::sched_setaffinity(0, size, mask) == 0;
+  CPU_FREE(mask);
+  if (stays) {
+    const std::lock_guard lock(kept_mutex);
+    kept_from = all;
+  }
+  return stays;
 }
 
 int64_t cores_per_rank(const Ranks& ranks) {

@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/on_threads.h"
+#include "tessera/launch/launch.h"
 #include "tessera/launch/listener.h"
 
 namespace tessera::mesh {
@@ -56,6 +57,7 @@ class Crew {
 /// Runs the body on a mesh that the crew knows meanwhile.
 void run_rank(const Rendezvous& rendezvous, const ThreadRanks& ranks, Crew& crew,
               const std::function<void(Mesh&)>& body) {
+  if (ranks.threads > 0) launch::stay_on_own_cores(rendezvous.rank, rendezvous.world, ranks.threads);
   Mesh mesh(rendezvous, ranks.axes, {program_fact()}, ranks.spans, ranks.links);
   crew.add(mesh);
   const auto remove = [&crew](Mesh* known) { crew.remove(*known); };

@@ -17,6 +17,7 @@ struct ThreadRanks {
   std::chrono::milliseconds timeout{600'000};  // of meeting and of every collective
   bool shared_memory = true;                   // false: the threads communicate over TCP
   std::vector<Link> links = {};
+  int64_t threads = 0;  // of a rank, which stays on its own cores (launch::stay_on_own_cores); 0: on any
 };
 
 /// Runs body(mesh) for every rank of the axes, each on a thread of its own, and waits for all. Errors:

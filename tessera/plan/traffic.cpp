@@ -120,9 +120,8 @@ std::vector<std::vector<UnitMessages>> stage_messages(const arch::ModelConfig& c
   return stages;
 }
 
-PassBytes exchanged_by_pass(const arch::ModelConfig& config, const Plan& plan, size_t index,
+PassBytes exchanged_by_pass(const arch::ModelConfig& config, const UnitPlan& unit, size_t index,
                             const CostInputs& inputs) {
-  const UnitPlan& unit = plan.units.at(index);
   if (!unit.is_cut()) return {};
   const auto compute_bytes = static_cast<double>(inputs.compute_bytes);
   const arch::Exchanges values = arch::exchanges(config, index);
@@ -146,7 +145,7 @@ PassBytes exchanged_by_pass(const arch::ModelConfig& config, const Plan& plan, s
 
 double exchanged_per_image(const arch::ModelConfig& config, const Plan& plan, size_t index,
                            const CostInputs& inputs) {
-  const PassBytes sent = exchanged_by_pass(config, plan, index, inputs);
+  const PassBytes sent = exchanged_by_pass(config, plan.units.at(index), index, inputs);
   return sent.forward + sent.backward;
 }
 

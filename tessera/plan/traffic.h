@@ -57,12 +57,12 @@ struct PassBytes {
 };
 
 /// Bytes of activations that a rank sends to each other rank of its tensor group for one of its images, in
-/// the unit at `index` of the plan. 0 for a unit that is not cut; backward is 0 for a frozen unit. Requires:
-/// the plan's units are the model's.
-PassBytes exchanged_by_pass(const arch::ModelConfig& config, const Plan& plan, size_t index,
+/// the model's unit at `index`, laid out as `unit` says. 0 for a unit that is not cut; backward is 0 for a
+/// frozen unit.
+PassBytes exchanged_by_pass(const arch::ModelConfig& config, const UnitPlan& unit, size_t index,
                             const CostInputs& inputs);
 
-/// The sum of exchanged_by_pass().
+/// The sum of exchanged_by_pass() of a unit of the plan. Requires: the plan's units are the model's.
 double exchanged_per_image(const arch::ModelConfig& config, const Plan& plan, size_t index,
                            const CostInputs& inputs);
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
 
 #include "tessera/plan/spans.h"
 
@@ -11,7 +13,6 @@ namespace {
 
 struct ExchangeTime {
   double alone = 0, exposed = 0;
-  double hidden() const { return std::max(alone - exposed, 0.0); }
 };
 
 /// Of `messages` beside `compute` seconds of computation. Nothing is hidden in one piece. Measured pieces:
@@ -33,13 +34,68 @@ ExchangeTime exchange_time(const ExchangeCost& cost, double bytes, double messag
   return {alone, alone / cost.pieces + together(compute * share, alone * share, profile) - compute * share};
 }
 
-/// Was it measured how much `exchange` adds to a unit that is cut like this one?
-bool is_measured(const PassTimes& times, const plan::UnitPlan& unit, const ExchangeCost& exchange,
-                 int64_t pieces) {
-  const LinkTimes& link = *exchange.link.times;
-  return times.peers && link.kind != kHosts && times.peers->transport == link.transport &&
-         times.peers->pieces == pieces && times.peers->keep_gathered == unit.keep_gathered;
-}
+/// Seconds of a unit's exchanges. Alone: with nothing beside them.
+struct Exchanges {
+  double forward = 0, backward = 0;  // that the unit waits
+  double alone_forward = 0, alone_backward = 0;
+};
+
+/// Finds the times of exchanges of one unit.
+class UnitExchanges {
+ public:
+  /// (More than 5 parameters: what unit_cost() has, and the passes.)
+  UnitExchanges(const ProfileTables& tables, const StepQuestion& question, LinkTable& links, int64_t stage,
+                size_t index, const PassTimes& times)
+      : tables_(tables), question_(question), links_(links), stage_(stage), index_(index), times_(times) {}
+
+  /// What was measured with peers, if it was. Where it was measured in another way than `unit` and the
+  /// question's pieces, links say what that changes. Nothing where the unit exchanges nothing.
+  std::optional<Exchanges> find(const plan::UnitPlan& unit) {
+    std::optional<Exchanges> found = on_links(unit, question_.pieces);
+    if (!found || !times_.peers || is_across_hosts_ || times_.peers->transport != transport_) return found;
+    const bool is_as_measured =
+        times_.peers->pieces == question_.pieces && times_.peers->keep_gathered == unit.keep_gathered;
+    plan::UnitPlan measured = unit;
+    measured.keep_gathered = times_.peers->keep_gathered;
+    const Exchanges known = is_as_measured ? *found : *on_links(measured, times_.peers->pieces);
+    found->forward = std::max(times_.peers->forward + found->forward - known.forward, 0.0);
+    if (found->alone_backward > 0)
+      found->backward = std::max(times_.peers->backward + found->backward - known.backward, 0.0);
+    return found;
+  }
+
+ private:
+  std::optional<Exchanges> on_links(const plan::UnitPlan& unit, int64_t most_pieces) {
+    const plan::PassBytes bytes =
+        plan::exchanged_by_pass(tables_.profile.model, unit, index_, question_.inputs);
+    if (bytes.forward == 0) return std::nullopt;
+    const int64_t pieces = std::max<int64_t>(std::min(most_pieces, question_.batch), 1);
+    const ExchangeCost cost = links_.exchange(tensor_span(question_.plan, unit), stage_, pieces);
+    is_across_hosts_ = cost.link.times->kind == kHosts;
+    transport_ = cost.link.times->transport;
+    const double sent = static_cast<double>((unit.layout.tensor - 1) * question_.batch);
+    const double messages = tables_.exchanges[index_];
+    const double backward_messages = std::round(messages * bytes.backward / bytes.forward);
+    const ExchangeTime forward =
+        exchange_time(cost, bytes.forward * sent, messages, times_.forward, tables_.profile);
+    const ExchangeTime backward =
+        exchange_time(cost, bytes.backward * sent, backward_messages, times_.backward, tables_.profile);
+    // Measured pieces have what a rank waits for the slowest.
+    const double lag = cost.in_pieces == nullptr ? tables_.profile.unit_lag : 0;
+    return Exchanges{forward.exposed + lag * times_.forward,
+                     backward.exposed + (bytes.backward > 0 ? lag * times_.backward : 0), forward.alone,
+                     backward.alone};
+  }
+
+  const ProfileTables& tables_;
+  const StepQuestion& question_;
+  LinkTable& links_;
+  const int64_t stage_;
+  const size_t index_;
+  const PassTimes& times_;
+  bool is_across_hosts_ = false;
+  std::string transport_;
+};
 
 }  // namespace
 
@@ -69,30 +125,13 @@ UnitCost unit_cost(const ProfileTables& tables, const StepQuestion& question, Li
   }
   UnitCost cost{.forward = times.forward, .backward = times.backward};
   if (!unit.is_cut()) return cost;
-  const plan::PassBytes bytes =
-      plan::exchanged_by_pass(tables.profile.model, question.plan, index, question.inputs);
-  if (bytes.forward == 0) return cost;
-  const int64_t pieces = std::max<int64_t>(std::min(question.pieces, question.batch), 1);
-  const ExchangeCost exchange = links.exchange(tensor_span(question.plan, unit), stage, pieces);
-  const double sent = static_cast<double>((unit.layout.tensor - 1) * question.batch);
-  const double messages = tables.exchanges[index];
-  const double backward_messages = std::round(messages * bytes.backward / bytes.forward);
-  ExchangeTime forward =
-      exchange_time(exchange, bytes.forward * sent, messages, times.forward, tables.profile);
-  ExchangeTime backward =
-      exchange_time(exchange, bytes.backward * sent, backward_messages, times.backward, tables.profile);
-  // What was measured with peers has what a rank waits for the slowest.
-  double lag = exchange.in_pieces == nullptr ? tables.profile.unit_lag : 0;
-  if (is_measured(times, unit, exchange, question.pieces)) {
-    forward.exposed = times.peers->forward;
-    backward.exposed = bytes.backward > 0 ? times.peers->backward : 0;
-    lag = 0;
-  }
+  const auto exchanges = UnitExchanges(tables, question, links, stage, index, times).find(unit);
+  if (!exchanges) return cost;
   cost.exchanges = true;
-  cost.exchange_forward = forward.exposed + lag * times.forward;
-  cost.exchange_backward = backward.exposed + (bytes.backward > 0 ? lag * times.backward : 0);
-  cost.hidden_forward = forward.hidden();
-  cost.hidden_backward = backward.hidden();
+  cost.exchange_forward = exchanges->forward;
+  cost.exchange_backward = exchanges->backward;
+  cost.hidden_forward = std::max(exchanges->alone_forward - exchanges->forward, 0.0);
+  cost.hidden_backward = std::max(exchanges->alone_backward - exchanges->backward, 0.0);
   return cost;
 }
 

@@ -406,7 +406,8 @@ std::vector<planner::LinkTimes> measure_links(const LinkSettings& settings) {
   mesh::ThreadRanks ranks{.axes = {{"host", settings.ranks}},
                           .spans = spans_of(groups),
                           .timeout = settings.timeout,
-                          .shared_memory = settings.shared_memory};
+                          .shared_memory = settings.shared_memory,
+                          .threads = settings.threads};
   ranks.links = links_between_halves(settings.ranks);
   std::vector times(groups.size(), std::vector<GroupTimes>(static_cast<size_t>(settings.ranks)));
   mesh::run_on_thread_ranks(ranks, [&](mesh::Mesh& mesh) {

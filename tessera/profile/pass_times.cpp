@@ -22,6 +22,7 @@
 #include "tessera/base/on_threads.h"
 #include "tessera/base/steady_mean.h"
 #include "tessera/eager/device.h"
+#include "tessera/launch/launch.h"
 #include "tessera/mesh/thread_ranks.h"
 #include "tessera/profile/head_start.h"
 #include "tessera/profile/measured_model.h"
@@ -478,12 +479,16 @@ PassTimes measure_passes(const PassSettings& settings) {
     TESSERA_CHECK_EQ(settings.ranks, 1);
     measure(0, nullptr);  // this thread has chosen the device and its stream
   } else if (const std::vector<mesh::Span> spans = spans_of_peers(settings, recipe); spans.empty()) {
-    run_on_threads(settings.ranks, [&](int64_t rank) { measure(rank, nullptr); });
+    run_on_threads(settings.ranks, [&](int64_t rank) {
+      launch::stay_on_own_cores(rank, settings.ranks, settings.threads);
+      measure(rank, nullptr);
+    });
   } else {
     mesh::run_on_thread_ranks({.axes = {{"host", settings.ranks}},
                                .spans = spans,
                                .timeout = recipe::timeout_of(recipe.run),
-                               .shared_memory = recipe.run.shared_memory},
+                               .shared_memory = recipe.run.shared_memory,
+                               .threads = settings.threads},
                               [&](mesh::Mesh& mesh) { measure(mesh.rank(), &mesh); });
   }
   Found found;

@@ -39,12 +39,12 @@ struct PassTimes {
 };
 
 /// Trains a model of fewer blocks that has a unit of every kind. Each rank is a thread without peers
-/// (lone_rank.h); the ranks begin every micro-batch together. Units that are cut are measured with their peers
-/// as well, over the recipe's transport, where `ranks` is a multiple of their number. A device has one rank,
-/// the calling thread, which has chosen it (eager::choose_device). Means (base/steady_mean.h) over ranks,
-/// rounds and units of a kind; round 0 warms up and does not count, and on a CPU passes are taken while
-/// nothing else slows the cores (quiet_cores.h). Batch sizes, recompute, and where the models fit into memory
-/// together degrees, take turns within a round. From then on large tensors keep their memory
+/// (lone_rank.h); the ranks begin every micro-batch together. Units that are cut are measured with their
+/// peers as well, over the recipe's transport, where `ranks` is a multiple of their number. A device has one
+/// rank, the calling thread, which has chosen it (eager::choose_device). Means (base/steady_mean.h) over
+/// ranks, rounds and units of a kind; round 0 warms up and does not count, and on a CPU passes are taken
+/// while nothing else slows the cores (quiet_cores.h). Batch sizes, recompute, and where the models fit into
+/// memory together degrees, take turns within a round. From then on large tensors keep their memory
 /// (shard::keep_tensor_memory). Errors: UserError where the model has no layers that a degree could cut;
 /// with peers also UserError (no socket) and CommError.
 PassTimes measure_passes(const PassSettings& settings);

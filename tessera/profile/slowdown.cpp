@@ -106,8 +106,10 @@ Slowdown measure_slowdown(const PassSettings& passes, const LinkSettings& links)
   if (links.ranks < 2 || links.shared_memory) return {};
   const auto count = static_cast<size_t>(links.ranks);
   std::vector<std::vector<Slowdown>> of_ranks(count);
-  const mesh::ThreadRanks ranks{
-      .axes = {{"host", links.ranks}}, .timeout = links.timeout, .shared_memory = false};
+  const mesh::ThreadRanks ranks{.axes = {{"host", links.ranks}},
+                                .timeout = links.timeout,
+                                .shared_memory = false,
+                                .threads = passes.threads};
   mesh::run_on_thread_ranks(ranks, [&](mesh::Mesh& mesh) {
     at::set_num_threads(static_cast<int>(passes.threads));
     OverlapRank rank(passes, links, mesh);

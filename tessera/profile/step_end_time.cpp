@@ -81,7 +81,8 @@ double measure_step_end(const recipe::Recipe& recipe, int64_t ranks, int64_t rou
   const mesh::ThreadRanks threads{.axes = {{"host", ranks}},
                                   .spans = plan::spans_of(plan),
                                   .timeout = recipe::timeout_of(recipe.run),
-                                  .shared_memory = recipe.run.shared_memory};
+                                  .shared_memory = recipe.run.shared_memory,
+                                  .threads = 1};
   mesh::run_on_thread_ranks(threads, [&](mesh::Mesh& mesh) {
     at::set_num_threads(1);
     of_ranks[static_cast<size_t>(mesh.rank())] = step_ends(tiny, plan, mesh, repeats, device);

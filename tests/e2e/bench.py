@@ -2,6 +2,7 @@
 """tessera bench: numbers of step and scaling fit together, on one rank and on several, in text and in JSON; how it ends."""
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -51,6 +52,12 @@ def kernels_of_a_step():
         check(names["tessera::linear"]["calls"] >= 4, names["tessera::linear"])
 
 
+def children_of(pid):
+    parents = {int(stat.parent.name): int(stat.read_text().rsplit(")", 1)[1].split()[1])
+               for stat in pathlib.Path("/proc").glob("[0-9]*/stat")}
+    return sorted(child for child, parent in parents.items() if parent == pid)
+
+
 def steps_on_request():
     """Another program asks for steps through a pipe, and learns their times and the memory of all ranks."""
     with scratch() as folder:
@@ -65,6 +72,10 @@ def steps_on_request():
                 run.wait_for(lambda: len(answers()) > number, "an answer")
                 seconds = answers()[number]["step_seconds"]
                 check(len(seconds) == steps and all(second > 0 for second in seconds), seconds)
+            cores = [os.sched_getaffinity(rank) for rank in children_of(run.process.pid)]
+            check(len(cores) == 2, cores)
+            if len(os.sched_getaffinity(0)) > 1:  # else the ranks share one
+                check(all(cores) and not cores[0] & cores[1], f"ranks stay on cores of their own: {cores}")
             requests.close()
             run.done(60)
             ranks = answers()[2]["ranks"]

@@ -154,6 +154,40 @@ TEST(Machine, ThisOne) {
   EXPECT_LT(available_memory(), int64_t{1} << 50);
 }
 
+// On threads, which end: this process keeps its cores.
+TEST(Machine, RanksStayOnTheirShareOfTheCores) {
+  const int64_t cores = available_cores();
+  cpu_set_t all;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof all, &all), 0);
+  const auto cores_of_rank = [](int64_t rank, int64_t ranks, int64_t threads) {
+    cpu_set_t mine;
+    std::thread([&] {
+      stay_on_own_cores(rank, ranks, threads);
+      std::thread([&] { ::sched_getaffinity(0, sizeof mine, &mine); }).join();  // as a transport's threads
+    }).join();
+    return mine;
+  };
+  cpu_set_t mine = cores_of_rank(0, 1, 1);
+  EXPECT_TRUE(CPU_EQUAL(&mine, &all)) << "one rank has all";
+  mine = cores_of_rank(0, CPU_COUNT(&all) + 1, 1);
+  EXPECT_TRUE(CPU_EQUAL(&mine, &all)) << "more ranks than cores";
+  mine = cores_of_rank(1, 2, CPU_COUNT(&all));
+  EXPECT_TRUE(CPU_EQUAL(&mine, &all)) << "more threads than a rank has cores";
+  if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "one core: ranks have no share of their own";
+  cpu_set_t seen, both;
+  CPU_ZERO(&seen);
+  for (const int64_t rank : {0, 1}) {
+    mine = cores_of_rank(rank, 2, 1);
+    EXPECT_EQ(CPU_COUNT(&mine), CPU_COUNT(&all) / 2);
+    CPU_AND(&both, &seen, &mine);
+    EXPECT_EQ(CPU_COUNT(&both), 0) << "no core is of two ranks";
+    CPU_OR(&seen, &seen, &mine);
+  }
+  CPU_AND(&both, &seen, &all);
+  EXPECT_TRUE(CPU_EQUAL(&both, &seen));
+  EXPECT_EQ(available_cores(), cores) << "of the process";
+}
+
 TEST(Threads, TheSettingThenOmpNumThreadsThenTheCores) {
   const char* before = std::getenv("OMP_NUM_THREADS");
   const std::string kept = before == nullptr ? "" : before;

@@ -70,11 +70,19 @@ class RandomMachines {
     question.ranks = ranks;
     question.batches = {one_of({4, 8}) * (ranks % 3 == 0 ? 3 : 1)};
     question.pieces = one_of({1, 2});
+    if (!own_time_ && question.pieces == 2) add_peers(profile);
     own_time_ = !own_time_;
     return machine;
   }
 
  private:
+  /// Exchanges inside a host that were measured with peers.
+  static void add_peers(Profile& profile) {
+    for (UnitTimes& unit : profile.units) {
+      if (unit.tensor > 1) unit.peers = PeerTimes{"TCP", 2, true, 0.2 * unit.forward, 0.1 * unit.backward};
+    }
+  }
+
   arch::VitConfig random_vit(int64_t depth) {
     arch::VitConfig config = vit(depth);
     config.width = one_of({32, 64, 128});

@@ -556,7 +556,7 @@ TEST(StepTime, MeasuredPiecesTakeTheLatencyOnce) {
   EXPECT_NEAR(seconds({two, four}, 1, 4), 4 + 4, kNear);
 }
 
-/// Batches of 4 and 8 images were measured with peers, and waited 1 + 2 s and 3 + 4 s longer.
+/// Batches of 4 and 8 images were measured with peers, and waited 100 + 200 s and 300 + 400 s longer.
 TEST(StepTime, MeasuredPeersCountInThePlaceOfLinks) {
   Profile profile = tensor_profile({.latency = 1});
   profile.unit_lag = 0.5;
@@ -568,7 +568,7 @@ TEST(StepTime, MeasuredPeersCountInThePlaceOfLinks) {
     if (unit.batch != profile.units.front().batch) continue;
     for (const int64_t batch : {4, 8}) {
       unit.batch = batch;
-      if (unit.tensor == 2) unit.peers = batch == 4 ? peers(1, 2) : peers(3, 4);
+      if (unit.tensor == 2) unit.peers = batch == 4 ? peers(100, 200) : peers(300, 400);
       units.push_back(unit);
     }
   }
@@ -580,16 +580,26 @@ TEST(StepTime, MeasuredPeersCountInThePlaceOfLinks) {
     expect_parts_add_up(time);
     return time.stages[0].parts.exchange;
   };
-  EXPECT_NEAR(exchange(4, 4), 1 + 2, kNear);
-  EXPECT_NEAR(exchange(8, 4), 3 + 4, kNear);
-  EXPECT_NEAR(exchange(6, 4), 2 + 3, kNear) << "between two batches";
-  // In other ways than they were measured links count: latencies of 1 s each, and the lag.
-  EXPECT_GT(exchange(8, 1), 8);
-  EXPECT_GT(exchange(8, 4, /*keep_gathered=*/false), 8);
+  EXPECT_NEAR(exchange(4, 4), 100 + 200, kNear);
+  EXPECT_NEAR(exchange(8, 4), 300 + 400, kNear);
+  EXPECT_NEAR(exchange(6, 4), 200 + 300, kNear) << "between two batches";
+  // Links say what other ways change. The lag of both is the same.
+  const auto on_links = [&](int64_t pieces, bool keep_gathered) {
+    Profile links = profile;
+    for (UnitTimes& unit : links.units) unit.peers.reset();
+    std::swap(links, profile);
+    const double seconds = exchange(8, pieces, keep_gathered);
+    std::swap(links, profile);
+    return seconds;
+  };
+  const double known = on_links(4, true);
+  EXPECT_NEAR(exchange(8, 2), 300 + 400 + on_links(2, true) - known, kNear);
+  EXPECT_GT(exchange(8, 4, /*keep_gathered=*/false), 300 + 400);
+  EXPECT_NEAR(exchange(8, 4, /*keep_gathered=*/false), 300 + 400 + on_links(4, false) - known, kNear);
   for (UnitTimes& unit : profile.units) {
     if (unit.batch == 4 && unit.peers) unit.peers->transport = "shared memory";
   }
-  EXPECT_GT(exchange(6, 4), 8) << "two batches were measured over different transports";
+  EXPECT_NEAR(exchange(8, 4), known, kNear) << "two batches were measured over different transports";
 }
 
 TEST(StepTime, PiecesThatAProfileLacksAreSaid) {
