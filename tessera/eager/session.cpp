@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <new>
 #include <regex>
+#include <set>
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
@@ -162,10 +163,11 @@ data::LoaderOptions loader_options(const recipe::Recipe& recipe, const launch::R
   options.seed = recipe.train.seed;
   options.rank = ranks.rank;
   options.world = ranks.world;
+  const std::set<int> cpus = launch::allowed_cpus();
   data::Workers workers = data::choose_workers(recipe.data.workers,
                                                {ranks.local_rank, ranks.local_world, threads,
                                                 launch::cores_per_rank(ranks), launch::available_cores()},
-                                               data::allowed_cores());
+                                               {cpus.begin(), cpus.end()});
   options.workers = workers.count;
   options.worker_cores = std::move(workers.cores);
   for (const std::string& line : workers.warnings) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -73,13 +74,15 @@ int stop_signal();
 /// For tests and time limits.
 void request_stop();
 
+/// The CPUs that the calling thread may run on; after stay_on_own_cores() those from before it.
+std::set<int> allowed_cpus();
 /// Cores this process may use (affinity and cgroup limit respected).
 int64_t available_cores();
 /// Keeps the calling thread, and the threads that it starts from now on, on this rank's share of the cores
-/// that the process may use. Ranks over TCP that move from core to core wait longer for each other: of ranks
-/// that share cores, one's transport threads push the other's products aside. Does nothing (false) for one
-/// rank, or where the share has fewer cores than a rank's `threads`. available_cores() stays what it was.
-/// Requires: all ranks of the host may use the same cores, and 0 <= local_rank < local_world.
+/// that the process may use. Otherwise the scheduler moves ranks and their transports' threads from core to
+/// core, and ranks wait longer for each other's messages over TCP. Does nothing (false) for one rank, or
+/// where a share has fewer cores than a rank has `threads`. allowed_cpus() and available_cores() stay what
+/// they were. Requires: all ranks of the host may use the same cores, and 0 <= local_rank < local_world.
 bool stay_on_own_cores(int64_t local_rank, int64_t local_world, int64_t threads);
 /// This host's cores divided by its ranks, at least 1.
 int64_t cores_per_rank(const Ranks& ranks);

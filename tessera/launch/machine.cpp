@@ -94,7 +94,8 @@ std::optional<int64_t> left(const fs::path& folder, const char* limit, const cha
 std::mutex kept_mutex;
 std::optional<std::set<int>> kept_from;  // the CPUs that threads might run on before stay_on_own_cores()
 
-/// The CPUs that this thread may run on, or might before stay_on_own_cores().
+}  // namespace
+
 std::set<int> allowed_cpus() {
   {
     const std::lock_guard lock(kept_mutex);
@@ -114,8 +115,6 @@ std::set<int> allowed_cpus() {
   }
   return allowed;
 }
-
-}  // namespace
 
 int64_t cgroup_cores(const fs::path& root) {
   int64_t cores = kNoLimit;
@@ -189,8 +188,10 @@ bool stay_on_own_cores(int64_t local_rank, int64_t local_world, int64_t threads)
   const size_t size = CPU_ALLOC_SIZE(*all.rbegin() + 1);
   cpu_set_t* mask = CPU_ALLOC(*all.rbegin() + 1);
   CPU_ZERO_S(size, mask);
-  auto cpu = std::next(all.begin(), local_rank * share);
-  for (int64_t i = 0; i < share; ++i, ++cpu) CPU_SET_S(*cpu, size, mask);
+  const auto first_of = [&](int64_t rank) {
+    return std::next(all.begin(), static_cast<int64_t>(all.size()) * rank / local_world);
+  };
+  for (auto cpu = first_of(local_rank); cpu != first_of(local_rank + 1); ++cpu) CPU_SET_S(*cpu, size, mask);
   const bool stays = ::sched_setaffinity(0, size, mask) == 0;
   CPU_FREE(mask);
   if (stays) {

@@ -65,7 +65,7 @@ std::string why_slower(const FoundPlan& plan, const FoundPlan& winner);
 std::string why_too_large(const FoundPlan& plan, double memory);
 
 /// Links with `factor` times the bandwidth and the same latency; measured samples as well. What units wait
-/// for their peers (PeerTimes) becomes as much longer as the links say.
+/// for their peers (PeerTimes) changes by what their exchanges over these links change.
 Profile with_bandwidth(Profile profile, double factor);
 
 /// 1, 2, 4, ... below `ranks`, the ranks of a host if they are fewer, and `ranks`.

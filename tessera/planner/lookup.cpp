@@ -112,10 +112,15 @@ PassTimes UnitTable::at(const std::string& kind, const plan::UnitPlan& unit, int
     return on_line(images, {first, one}, {second, other});
   };
   const PassTimes &one = below->second, &other = above->second;
+  // A difference of two measured times may be smaller for more images; beyond the batches it goes on growing.
+  const auto of_peers = [&](double less, double more) {
+    const double there = at_images(less, more);
+    return images > second ? std::max(there, more) : images < first ? std::min(there, less) : there;
+  };
   // Beyond the measured batches a share stays that of the nearest.
   return {at_images(one.forward, other.forward), at_images(one.backward, other.backward),
           on_line(std::clamp(images, first, second), {first, one.replayed}, {second, other.replayed}),
-          between(one.peers, other.peers, at_images)};
+          between(one.peers, other.peers, of_peers)};
 }
 
 namespace {

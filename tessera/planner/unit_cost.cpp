@@ -13,6 +13,7 @@ namespace {
 
 struct ExchangeTime {
   double alone = 0, exposed = 0;
+  double hidden() const { return std::max(alone - exposed, 0.0); }
 };
 
 /// Of `messages` beside `compute` seconds of computation. Nothing is hidden in one piece. Measured pieces:
@@ -34,10 +35,12 @@ ExchangeTime exchange_time(const ExchangeCost& cost, double bytes, double messag
   return {alone, alone / cost.pieces + together(compute * share, alone * share, profile) - compute * share};
 }
 
-/// Seconds of a unit's exchanges. Alone: with nothing beside them.
+/// Seconds of a unit's exchanges.
 struct Exchanges {
-  double forward = 0, backward = 0;  // that the unit waits
-  double alone_forward = 0, alone_backward = 0;
+  ExchangeTime forward, backward;
+  double lag_forward = 0, lag_backward = 0;  // waiting for the slowest rank, beside what is exposed
+  double waited_forward() const { return forward.exposed + lag_forward; }
+  double waited_backward() const { return backward.exposed + lag_backward; }
 };
 
 /// Finds the times of exchanges of one unit.
@@ -58,10 +61,16 @@ class UnitExchanges {
     plan::UnitPlan measured = unit;
     measured.keep_gathered = times_.peers->keep_gathered;
     const Exchanges known = is_as_measured ? *found : *on_links(measured, times_.peers->pieces);
-    found->forward = std::max(times_.peers->forward + found->forward - known.forward, 0.0);
-    if (found->alone_backward > 0)
-      found->backward = std::max(times_.peers->backward + found->backward - known.backward, 0.0);
-    return found;
+    const auto corrected = [](double measured_seconds, double here, double there) {
+      return std::max(measured_seconds + here - there, 0.0);
+    };
+    Exchanges with_peers{{found->forward.alone,
+                          corrected(times_.peers->forward, found->waited_forward(), known.waited_forward())},
+                         {found->backward.alone, 0}};
+    if (found->backward.alone > 0)
+      with_peers.backward.exposed =
+          corrected(times_.peers->backward, found->waited_backward(), known.waited_backward());
+    return with_peers;
   }
 
  private:
@@ -76,15 +85,12 @@ class UnitExchanges {
     const double sent = static_cast<double>((unit.layout.tensor - 1) * question_.batch);
     const double messages = tables_.exchanges[index_];
     const double backward_messages = std::round(messages * bytes.backward / bytes.forward);
-    const ExchangeTime forward =
-        exchange_time(cost, bytes.forward * sent, messages, times_.forward, tables_.profile);
-    const ExchangeTime backward =
-        exchange_time(cost, bytes.backward * sent, backward_messages, times_.backward, tables_.profile);
     // Measured pieces have what a rank waits for the slowest.
     const double lag = cost.in_pieces == nullptr ? tables_.profile.unit_lag : 0;
-    return Exchanges{forward.exposed + lag * times_.forward,
-                     backward.exposed + (bytes.backward > 0 ? lag * times_.backward : 0), forward.alone,
-                     backward.alone};
+    return Exchanges{
+        exchange_time(cost, bytes.forward * sent, messages, times_.forward, tables_.profile),
+        exchange_time(cost, bytes.backward * sent, backward_messages, times_.backward, tables_.profile),
+        lag * times_.forward, bytes.backward > 0 ? lag * times_.backward : 0};
   }
 
   const ProfileTables& tables_;
@@ -128,10 +134,10 @@ UnitCost unit_cost(const ProfileTables& tables, const StepQuestion& question, Li
   const auto exchanges = UnitExchanges(tables, question, links, stage, index, times).find(unit);
   if (!exchanges) return cost;
   cost.exchanges = true;
-  cost.exchange_forward = exchanges->forward;
-  cost.exchange_backward = exchanges->backward;
-  cost.hidden_forward = std::max(exchanges->alone_forward - exchanges->forward, 0.0);
-  cost.hidden_backward = std::max(exchanges->alone_backward - exchanges->backward, 0.0);
+  cost.exchange_forward = exchanges->waited_forward();
+  cost.exchange_backward = exchanges->waited_backward();
+  cost.hidden_forward = exchanges->forward.hidden();
+  cost.hidden_backward = exchanges->backward.hidden();
   return cost;
 }
 

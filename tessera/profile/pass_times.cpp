@@ -453,7 +453,7 @@ namespace {
 std::vector<mesh::Span> spans_of_peers(const PassSettings& settings, const recipe::Recipe& recipe) {
   std::set<mesh::Span> spans;
   for (const int64_t tensor : settings.tensor) {
-    if (tensor > 1 && settings.ranks % tensor == 0)
+    if (settings.with_peers && tensor > 1 && settings.ranks % tensor == 0)
       std::ranges::copy(spans_with_peers(recipe, tensor, settings.ranks), std::inserter(spans, spans.end()));
   }
   return {spans.begin(), spans.end()};
@@ -489,7 +489,10 @@ PassTimes measure_passes(const PassSettings& settings) {
                                .timeout = recipe::timeout_of(recipe.run),
                                .shared_memory = recipe.run.shared_memory,
                                .threads = settings.threads},
-                              [&](mesh::Mesh& mesh) { measure(mesh.rank(), &mesh); });
+                              [&](mesh::Mesh& mesh) {
+                                mesh.world().barrier("profile");  // all are there: a Meeting waits for ever
+                                measure(mesh.rank(), &mesh);
+                              });
   }
   Found found;
   std::vector<std::vector<std::vector<UnitPass>>> micro_batches;

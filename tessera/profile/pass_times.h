@@ -23,7 +23,8 @@ struct PassSettings {
   MeasuredDevice on = {};
   /// Seconds of a measured update that are not for its values: on a device, measure_step_end().
   double step_end = 0;
-  double patience = 0;  // QuietCores
+  double patience = 0;     // QuietCores
+  bool with_peers = true;  // on a CPU: units that are cut also with their peers
 };
 
 struct PassTimes {

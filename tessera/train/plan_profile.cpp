@@ -289,7 +289,8 @@ int plan_profile(const PlanProfileJob& job) {
                                      what.threads,
                                      {device, profile.provenance.keeps_activations},
                                      device.is_cpu() ? 0 : profile.step_seconds,
-                                     what.patience};
+                                     what.patience,
+                                     /*with_peers=*/!job.machine};
   measure_units(what, passes, &profile);
   if (device.is_cpu() && !job.machine) measure_messages(what, passes, &profile);
   profile.data_seconds = measure_data(what);

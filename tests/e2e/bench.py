@@ -53,9 +53,7 @@ def kernels_of_a_step():
 
 
 def children_of(pid):
-    parents = {int(stat.parent.name): int(stat.read_text().rsplit(")", 1)[1].split()[1])
-               for stat in pathlib.Path("/proc").glob("[0-9]*/stat")}
-    return sorted(child for child, parent in parents.items() if parent == pid)
+    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def steps_on_request():

@@ -7,12 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "tessera/base/file.h"
 #include "tessera/launch/launch.h"
@@ -154,38 +156,56 @@ TEST(Machine, ThisOne) {
   EXPECT_LT(available_memory(), int64_t{1} << 50);
 }
 
-// On threads, which end: this process keeps its cores.
-TEST(Machine, RanksStayOnTheirShareOfTheCores) {
+/// The cores of a rank's threads, and how many cores it then says there are.
+struct OwnCores {
+  cpu_set_t mask;
+  int64_t available = 0;
+};
+
+OwnCores cores_of_rank(int64_t rank, int64_t ranks, int64_t threads) {
+  OwnCores found;
+  std::thread([&] {
+    stay_on_own_cores(rank, ranks, threads);
+    found.available = available_cores();
+    // A transport's threads start later.
+    std::thread([&] { ::sched_getaffinity(0, sizeof found.mask, &found.mask); }).join();
+  }).join();
+  return found;
+}
+
+void ranks_stay_on_their_share() {
   const int64_t cores = available_cores();
-  cpu_set_t all;
+  cpu_set_t all, seen, both;
   ASSERT_EQ(::sched_getaffinity(0, sizeof all, &all), 0);
-  const auto cores_of_rank = [](int64_t rank, int64_t ranks, int64_t threads) {
-    cpu_set_t mine;
-    std::thread([&] {
-      stay_on_own_cores(rank, ranks, threads);
-      std::thread([&] { ::sched_getaffinity(0, sizeof mine, &mine); }).join();  // as a transport's threads
-    }).join();
-    return mine;
-  };
-  cpu_set_t mine = cores_of_rank(0, 1, 1);
-  EXPECT_TRUE(CPU_EQUAL(&mine, &all)) << "one rank has all";
-  mine = cores_of_rank(0, CPU_COUNT(&all) + 1, 1);
-  EXPECT_TRUE(CPU_EQUAL(&mine, &all)) << "more ranks than cores";
-  mine = cores_of_rank(1, 2, CPU_COUNT(&all));
-  EXPECT_TRUE(CPU_EQUAL(&mine, &all)) << "more threads than a rank has cores";
-  if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "one core: ranks have no share of their own";
-  cpu_set_t seen, both;
-  CPU_ZERO(&seen);
-  for (const int64_t rank : {0, 1}) {
-    mine = cores_of_rank(rank, 2, 1);
-    EXPECT_EQ(CPU_COUNT(&mine), CPU_COUNT(&all) / 2);
-    CPU_AND(&both, &seen, &mine);
-    EXPECT_EQ(CPU_COUNT(&both), 0) << "no core is of two ranks";
-    CPU_OR(&seen, &seen, &mine);
+  const int64_t count = CPU_COUNT(&all);
+  for (const auto& [ranks, threads] : {std::pair<int64_t, int64_t>{1, 1},
+                                       {count + 1, 1},
+                                       {2, count}}) {  // one rank, too many, too many threads
+    const OwnCores anywhere = cores_of_rank(0, ranks, threads);
+    EXPECT_TRUE(CPU_EQUAL(&anywhere.mask, &all)) << ranks << " ranks of " << threads << " threads";
   }
-  CPU_AND(&both, &seen, &all);
-  EXPECT_TRUE(CPU_EQUAL(&both, &seen));
-  EXPECT_EQ(available_cores(), cores) << "of the process";
+  for (int64_t ranks = 2; ranks <= std::min<int64_t>(count, 3); ++ranks) {
+    CPU_ZERO(&seen);
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      const OwnCores mine = cores_of_rank(rank, ranks, 1);
+      EXPECT_GE(CPU_COUNT(&mine.mask), count / ranks);
+      EXPECT_EQ(mine.available, cores) << "of the process";
+      CPU_AND(&both, &seen, &mine.mask);
+      EXPECT_EQ(CPU_COUNT(&both), 0) << "no core is of two ranks";
+      CPU_OR(&seen, &seen, &mine.mask);
+    }
+    EXPECT_TRUE(CPU_EQUAL(&seen, &all)) << "each core is a rank's";
+  }
+}
+
+// In a process of its own: a process remembers the cores that it had.
+TEST(Machine, RanksStayOnTheirShareOfTheCores) {
+  EXPECT_EXIT(
+      {
+        ranks_stay_on_their_share();
+        std::exit(testing::Test::HasFailure() ? 1 : 0);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST(Threads, TheSettingThenOmpNumThreadsThenTheCores) {
