@@ -34,10 +34,9 @@ struct ProfileOptions {
 constexpr const char* kProfileFooter = R"(
 Trains a model of the recipe's layer sizes with at most 3 blocks, on --procs ranks at the same time, and times forward
 and backward of each kind of unit, and on CPUs how much longer units of a tensor group take with their peers. Then it
-measures messages between the ranks (4 KiB to 64 MiB), the optimizer and the
-data loader. The ranks are threads of this process. Nothing else should run on the machine meanwhile. On a CPU what is
-measured while something slows a core, such as a program on its other hardware thread, is measured again for a while
-(--patience).
+measures messages between the ranks (4 KiB to 64 MiB), the optimizer and the data loader. The ranks are threads of this
+process. Nothing else should run on the machine meanwhile. On a CPU what is measured while something slows a core, such
+as a program on its other hardware thread, is measured again for a while (--patience).
 
 On a GPU one rank computes, whose tensor-parallel peers are pretended. No messages are measured: --machine gives those
 between GPUs. Without it predictions are of one rank.

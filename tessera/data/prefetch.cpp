@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/data/prefetch.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "tessera/base/clock.h"
+#include "tessera/base/thread_cores.h"
 #include "tessera/data/start_threads.h"
 
 namespace tessera::data {
@@ -18,19 +17,6 @@ namespace {
 using Steady = std::chrono::steady_clock;
 
 constexpr auto kBetweenQuestions = std::chrono::milliseconds(100);  // whether to give up
-
-/// Keeps this thread to some cores. Where they went away meanwhile it runs anywhere, which is only slower.
-void stay_on(const std::vector<int>& cores) {
-  if (cores.empty()) return;
-  const int highest = *std::max_element(cores.begin(), cores.end());
-  cpu_set_t* mask = CPU_ALLOC(highest + 1);
-  if (mask == nullptr) return;
-  const size_t size = CPU_ALLOC_SIZE(highest + 1);
-  CPU_ZERO_S(size, mask);
-  for (const int core : cores) CPU_SET_S(static_cast<size_t>(core), size, mask);
-  static_cast<void>(::sched_setaffinity(0, size, mask));
-  CPU_FREE(mask);
-}
 
 }  // namespace
 
@@ -137,7 +123,7 @@ bool Prefetcher::make_here(Batch* batch) {
 }
 
 void Prefetcher::work() {
-  stay_on(options_.cores);
+  keep_thread_on(options_.cores);  // where they went away meanwhile it runs anywhere, which is only slower
   std::unique_lock lock(mutex_);
   while (!stop_) {
     int64_t index = next_;

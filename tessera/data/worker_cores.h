@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many workers a loader has, and where they run. Pure functions, but for allowed_cores.
+// How many workers a loader has, and where they run. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,6 @@
 #include <vector>
 
 namespace tessera::data {
-
-/// Numbers of the cores that this process may run on.
-std::vector<int> allowed_cores();
 
 /// Of the cores of one host, shared by `local_world` ranks in equal parts: those of `local_rank`'s part that
 /// its `threads` computing threads leave. Empty where they leave none.

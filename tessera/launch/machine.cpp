@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/launch/machine.h"
 
-#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "tessera/base/clock.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/base/thread_cores.h"
 #include "tessera/base/words.h"
 #include "tessera/launch/launch.h"
 #include "tessera/launch/variables.h"
@@ -101,19 +101,8 @@ std::set<int> allowed_cpus() {
     const std::lock_guard lock(kept_mutex);
     if (kept_from) return *kept_from;
   }
-  std::set<int> allowed;
-  // The kernel refuses a mask smaller than its own.
-  for (int cpus = 1024; allowed.empty() && cpus <= 1 << 20; cpus *= 2) {
-    cpu_set_t* mask = CPU_ALLOC(cpus);
-    const size_t size = CPU_ALLOC_SIZE(cpus);
-    if (::sched_getaffinity(0, size, mask) == 0) {
-      for (int cpu = 0; cpu < cpus; ++cpu) {
-        if (CPU_ISSET_S(cpu, size, mask)) allowed.insert(cpu);
-      }
-    }
-    CPU_FREE(mask);
-  }
-  return allowed;
+  const std::vector<int> cores = cores_of_thread();
+  return {cores.begin(), cores.end()};
 }
 
 int64_t cgroup_cores(const fs::path& root) {
@@ -185,15 +174,10 @@ bool stay_on_own_cores(int64_t local_rank, int64_t local_world, int64_t threads)
   const std::set<int> all = allowed_cpus();
   const int64_t share = static_cast<int64_t>(all.size()) / std::max<int64_t>(local_world, 1);
   if (local_world < 2 || share < std::max<int64_t>(threads, 1)) return false;
-  const size_t size = CPU_ALLOC_SIZE(*all.rbegin() + 1);
-  cpu_set_t* mask = CPU_ALLOC(*all.rbegin() + 1);
-  CPU_ZERO_S(size, mask);
   const auto first_of = [&](int64_t rank) {
     return std::next(all.begin(), static_cast<int64_t>(all.size()) * rank / local_world);
   };
-  for (auto cpu = first_of(local_rank); cpu != first_of(local_rank + 1); ++cpu) CPU_SET_S(*cpu, size, mask);
-  const bool stays = ::sched_setaffinity(0, size, mask) == 0;
-  CPU_FREE(mask);
+  const bool stays = keep_thread_on({first_of(local_rank), first_of(local_rank + 1)});
   if (stays) {
     const std::lock_guard lock(kept_mutex);
     kept_from = all;

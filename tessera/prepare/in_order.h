@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/thread_cores.h"
 #include "tessera/data/start_threads.h"
-#include "tessera/data/worker_cores.h"
 
 namespace tessera::prepare {
 
@@ -30,7 +30,7 @@ class InOrder {
   using Take = std::function<void(int64_t, Value)>;
 
   static void run(int64_t begin, int64_t end, int workers, const Make& make, const Take& take) {
-    if (workers <= 0) workers = std::max(1, static_cast<int>(data::allowed_cores().size()));
+    if (workers <= 0) workers = std::max(1, static_cast<int>(cores_of_thread().size()));
     workers = static_cast<int>(std::min<int64_t>(workers, end - begin));
     if (workers <= 1) {
       for (int64_t i = begin; i < end; ++i) take(i, make(i));

@@ -74,7 +74,7 @@ class QuietCores {
 };
 
 /// A function that finds the largest number over the ranks of `ranks`. Requires: all of them run. Ranks that
-/// are only pretended (Mesh::pretend) have no numbers of their own.
+/// are only pretended (Mesh::pretend) have no numbers.
 QuietCores::Largest largest_of(mesh::Group& ranks);
 
 }  // namespace tessera::profile

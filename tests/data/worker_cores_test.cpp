@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 
+#include "tessera/base/thread_cores.h"
 #include "tests/data/pixel_source.h"
 
 namespace tessera::data {
@@ -40,7 +41,7 @@ class Asked : public Pixels {
 };
 
 TEST(WorkerCores, WorkersStayOnThem) {
-  const Cores allowed = allowed_cores();
+  const Cores allowed = cores_of_thread();
   ASSERT_FALSE(allowed.empty());
   const Asked source;
   LoaderOptions options = share(0, 1, 10, 1, 2);
@@ -51,7 +52,7 @@ TEST(WorkerCores, WorkersStayOnThem) {
   }
   EXPECT_EQ(source.counts.size(), 1U);
   EXPECT_GE(source.counts[1], 200);
-  EXPECT_EQ(allowed_cores(), allowed);  // this thread's own have not changed
+  EXPECT_EQ(cores_of_thread(), allowed);  // this thread's own have not changed
 }
 
 TEST(WorkerCores, TheChoiceFollowsTheMachine) {

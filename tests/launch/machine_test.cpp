@@ -198,7 +198,7 @@ void ranks_stay_on_their_share() {
   }
 }
 
-// In a process of its own: a process remembers the cores that it had.
+// A process remembers the cores that it had before, so this runs in a child and leaves other tests alone.
 TEST(Machine, RanksStayOnTheirShareOfTheCores) {
   EXPECT_EXIT(
       {

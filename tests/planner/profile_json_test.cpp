@@ -91,20 +91,15 @@ TEST(ProfileJson, RoundTripKeepsEveryValue) {
   EXPECT_EQ(profile_from_json(to_json(profile), "p.json"), profile);
 }
 
-TEST(ProfileJson, PiecesAreOptional) {
-  Profile profile = sample();
-  profile.links[1].in_pieces.clear();
-  const std::string text = to_json(profile);
-  EXPECT_EQ(text.find("in_pieces"), std::string::npos);
-  EXPECT_EQ(profile_from_json(text, "p.json"), profile);
-}
-
-TEST(ProfileJson, PeersAreOptional) {
-  Profile profile = sample();
-  profile.units[1].peers.reset();
-  const std::string text = to_json(profile);
-  EXPECT_EQ(text.find("peers"), std::string::npos);
-  EXPECT_EQ(profile_from_json(text, "p.json"), profile);
+TEST(ProfileJson, PiecesAndPeersAreOptional) {
+  Profile without_pieces = sample(), without_peers = sample();
+  without_pieces.links[1].in_pieces.clear();
+  without_peers.units[1].peers.reset();
+  for (const auto& [key, profile] : {std::pair{"in_pieces", without_pieces}, {"peers", without_peers}}) {
+    const std::string text = to_json(profile);
+    EXPECT_EQ(text.find(key), std::string::npos);
+    EXPECT_EQ(profile_from_json(text, "p.json"), profile);
+  }
 }
 
 TEST(ProfileJson, MeasuredProfilesHaveNoKeysOfAssumedOnes) {
