@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/mesh/thread_ranks.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <stdexcept>
+#include <thread>
 
 #include "../error_text.h"
+#include "tessera/base/epoll_wait.h"
+#include "tessera/base/thread_cores.h"
 
 namespace tessera::mesh {
 namespace {
@@ -33,6 +37,23 @@ TEST(ThreadRanks, OneRanksErrorEndsAll) {
     EXPECT_EQ(error_text([&] { run_on_thread_ranks(ranks, body); }), "[test] rank 1 cannot");
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
+}
+
+// Gloo's event loops find Tessera's epoll_wait(), and need it where a rank has one core: Note [Event loops
+// that ask in vain] in base/epoll_wait.cpp.
+TEST(ThreadRanks, EventLoopsOfRanksThatShareACoreGiveWay) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the thread sanitizer's epoll_wait() comes first";
+#endif
+  const int64_t before = epoll_waits_that_gave_way();
+  std::thread([] {
+    keep_thread_on({cores_of_thread().front()});
+    run_on_thread_ranks({.axes = {{"dp", 2}}, .shared_memory = false}, [](Mesh& mesh) {
+      const at::Tensor mine = at::full({1 << 20}, 1.0f), all = at::empty({2 << 20}, at::kFloat);
+      for (int i = 0; i < 100; ++i) mesh.world().all_gather(all, mine, "test").wait();
+    });
+  }).join();
+  EXPECT_GT(epoll_waits_that_gave_way(), before);
 }
 
 }  // namespace
