@@ -2,7 +2,9 @@
 """Profiles of one model over several transports: what does not depend on the transport becomes one mean. Pure."""
 import statistics
 
-OF_PASSES = ("optimizer_seconds", "widen_seconds", "accumulate_seconds", "add_sum_seconds", "unit_lag", "micro_batch_lag")
+# And what a profile without the key says.
+OF_PASSES = {"optimizer_seconds": 0, "widen_seconds": 0, "accumulate_seconds": 0, "add_sum_seconds": 0, "unit_lag": 0,
+             "micro_batch_lag": 0, "busy_ranks_slowdown": 1}
 
 
 def passes_key(transport, unit):
@@ -22,6 +24,7 @@ def with_shared_passes(profiles):
         same = found[passes_key(transport, unit)]
         return {**unit, **{key: statistics.mean(one[key] for one in same) for key in ("forward", "backward")}}
 
-    shared = {key: statistics.mean(profile.get(key, 0) for profile in profiles.values()) for key in OF_PASSES}
+    shared = {key: statistics.mean(profile.get(key, otherwise) for profile in profiles.values())
+              for key, otherwise in OF_PASSES.items()}
     return {transport: {**profile, **shared, "units": [of_all(transport, unit) for unit in profile["units"]]}
             for transport, profile in profiles.items()}

@@ -225,6 +225,8 @@ void add_step_constants(const planner::Profile& profile, monitor::ReportInput* i
                             monitor::print("%.2f times as long", profile.compute_slowdown));
   input->facts.emplace_back("messages beside passes take",
                             monitor::print("%.2f times as long", profile.link_slowdown));
+  input->facts.emplace_back("passes while all ranks of a host compute take",
+                            monitor::print("%.3f times as long", profile.busy_ranks_slowdown));
 }
 
 }  // namespace

@@ -49,6 +49,8 @@ class Exporter {
             profile_.step_seconds >
         0)
       note("times of updates, of adding gradients, of data and of other work of a step: Galvatron has none");
+    if (profile_.unit_lag + profile_.micro_batch_lag > 0 || profile_.busy_ranks_slowdown > 1)
+      note("waiting for the slowest rank, and passes while other ranks stand still: Galvatron has neither");
     return std::move(exported_);
   }
 

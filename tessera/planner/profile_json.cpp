@@ -281,6 +281,7 @@ std::string to_json(const Profile& profile) {
                {"add_sum_seconds", profile.add_sum_seconds},
                {"data_seconds", profile.data_seconds},
                {"step_seconds", profile.step_seconds}};
+  if (profile.busy_ranks_slowdown > 1) json["busy_ranks_slowdown"] = profile.busy_ranks_slowdown;
   if (profile.unit_lag > 0) json["unit_lag"] = profile.unit_lag;
   if (profile.micro_batch_lag > 0) json["micro_batch_lag"] = profile.micro_batch_lag;
   json["units"] = Json::array();
@@ -304,12 +305,14 @@ Profile profile_from_json(const std::string& text, const std::string& where) {
               {"format", "version", "provenance", "model", "compute_slowdown", "link_slowdown",
                "optimizer_seconds", "widen_seconds", "accumulate_seconds", "add_sum_seconds", "data_seconds",
                "step_seconds", "units", "links"},
-              {"unit_lag", "micro_batch_lag"});
+              {"busy_ranks_slowdown", "unit_lag", "micro_batch_lag"});
   Profile profile;
   profile.provenance = provenance_of(fields, json["provenance"]);
   profile.model = model_from_json(json["model"], fields);
   profile.compute_slowdown = share_of(fields, json, "compute_slowdown", 1);
   profile.link_slowdown = share_of(fields, json, "link_slowdown", 1);
+  if (json.contains("busy_ranks_slowdown"))
+    profile.busy_ranks_slowdown = share_of(fields, json, "busy_ranks_slowdown", 1);
   profile.optimizer_seconds = seconds_of(fields, json, "optimizer_seconds");
   profile.widen_seconds = seconds_of(fields, json, "widen_seconds");
   profile.accumulate_seconds = seconds_of(fields, json, "accumulate_seconds");

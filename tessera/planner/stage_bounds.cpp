@@ -5,16 +5,18 @@
 #include <numeric>
 
 #include "tessera/base/error.h"
+#include "tessera/planner/busy_ranks.h"
 
 namespace tessera::planner {
 
 ChoiceWorks::ChoiceWorks(const ProfileTables& tables, const AlikeUnits& alike, const SearchQuestion& question,
                          int64_t stages)
     : alike_(alike), question_(question), choices_(choices_of(tables, question, stages)) {
+  const int64_t of_host = ranks_of_host(tables.profile, question.ranks_of_host);
+  least_.share = BusyRanks(tables.profile, {stages, question.ranks / stages, of_host}).least_share();
   // Only where all messages are in the background, or none: else waiting for the slowest may hide some.
-  if (stages == 1 && question.ranks > 1 &&
-      question.ranks <= ranks_of_host(tables.profile, question.ranks_of_host))
-    lag_ = std::min(tables.profile.unit_lag, tables.profile.micro_batch_lag);
+  if (stages == 1 && question.ranks > 1 && question.ranks <= of_host)
+    least_.lag = std::min(tables.profile.unit_lag, tables.profile.micro_batch_lag);
   const arch::ModelConfig& small = alike.tables().profile.model;
   const plan::Plan uniform =
       plan::uniform_plan(small, question.ranks / stages, plan::Level::kReplicate, /*recompute=*/false,
@@ -47,7 +49,7 @@ const std::vector<std::vector<UnitWork>>& ChoiceWorks::of(int64_t images, bool a
     question.pieces = question_.pieces;
     question.ranks_of_host = question_.ranks_of_host;
     question.shared_memory = question_.shared_memory;
-    const std::vector<UnitWork> units = unit_works(alike_.tables(), question, messages_[c], lag_);
+    const std::vector<UnitWork> units = unit_works(alike_.tables(), question, messages_[c], least_);
     std::vector<UnitWork>& by_key = found->second.emplace_back();
     for (const size_t unit : alike_.small()) by_key.push_back(units[unit]);
   }
@@ -59,7 +61,8 @@ const std::vector<std::vector<UnitWork>>& ChoiceWorks::of(int64_t images, bool a
       by_layout[{layout.tensor, layout.adjacent}].push_back(&found->second[c][key]);
     }
   }
-  for (const auto& [layout, blocks] : by_layout) set_neighbours(alike_.tables().profile, blocks);
+  for (const auto& [layout, blocks] : by_layout)
+    set_neighbours(alike_.tables().profile, least_.share, blocks);
   return found->second;
 }
 

@@ -31,7 +31,7 @@ class ChoiceWorks {
   const AlikeUnits& alike_;
   const SearchQuestion& question_;
   Choices choices_;
-  double lag_ = 0;                          // unit_works()
+  LeastTimes least_;                        // unit_works()
   std::vector<std::vector<size_t>> whole_;  // by choice and key: choice_of()
   std::vector<plan::Plan> plans_;           // of the small model, by choice: every unit has it where allowed
   std::vector<std::vector<plan::UnitMessages>> messages_;

@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text.h"
+#include "tessera/planner/busy_ranks.h"
 
 namespace tessera::planner {
 namespace {
@@ -97,7 +98,7 @@ class Stage {
 
   /// When something ends next, unless a message comes before.
   double next_event() const {
-    double left = is_passing() ? left_ * compute_rate() : kNever;
+    double left = is_passing() ? left_ * pace() * compute_rate() : kNever;
     for (const Channel& channel : channels_) {
       if (!channel.queue.empty()) left = std::min(left, channel.queue.front().left * message_rate());
     }
@@ -121,7 +122,7 @@ class Stage {
     if (under_way[0]) record_.gather_seconds += passed;
     if (under_way[1]) record_.reduce_seconds += passed;
     if (!is_done()) spend(passed, compute_rate);
-    if (is_passing() && left_ * compute_rate <= near) left_ = 0;
+    if (is_passing() && left_ * pace() * compute_rate <= near) left_ = 0;
     now_ = std::max(now_, time);
   }
 
@@ -137,25 +138,30 @@ class Stage {
     return came;
   }
 
+  bool is_passing() const {
+    return !is_done() && began_ && (current().kind == Kind::kCompute || current().kind == Kind::kOccupy);
+  }
+  /// From now on computation takes so much of its seconds (BusyRanks::share).
+  void set_share(double share) { share_ = share; }
+
   /// The step is over for all stages.
   void finish(double makespan) { record_.parts.bubble += makespan - done_at_; }
 
  private:
-  bool is_passing() const {
-    return !is_done() && began_ && (current().kind == Kind::kCompute || current().kind == Kind::kOccupy);
-  }
   bool computes() const { return is_passing() && current().kind == Kind::kCompute; }
   bool has_messages() const {
     return std::ranges::any_of(channels_, [](const Channel& channel) { return !channel.queue.empty(); });
   }
-  /// Seconds that a second of computation takes.
+  /// Seconds that a second of an operation takes, beside nothing.
+  double pace() const { return computes() ? share_ : 1; }
+  /// By how much messages make that longer.
   double compute_rate() const { return computes() && has_messages() ? costs_.profile().compute_slowdown : 1; }
   double message_rate() const { return computes() ? costs_.profile().link_slowdown : 1; }
 
   void spend(double passed, double rate) {
     const Operation& operation = current();
     if (is_passing()) {
-      left_ -= passed / rate;
+      left_ -= passed / (pace() * rate);
       seconds_of(record_.parts, operation.part) += passed / rate;
       record_.parts.slowdown += passed - passed / rate;
     } else if (operation.kind == Kind::kWait) {
@@ -276,7 +282,7 @@ class Stage {
   std::vector<bool> ended_;  // by ticket
   size_t next_ = 0;          // operation
   bool began_ = false;       // the operation at next_
-  double now_ = 0, begin_ = 0, left_ = 0, done_at_ = 0;
+  double now_ = 0, begin_ = 0, left_ = 0, done_at_ = 0, share_ = 1;
   StageRecord record_;
 };
 
@@ -294,6 +300,42 @@ void go_on(std::vector<Stage>& stages, size_t first, double time) {
   }
 }
 
+/// Tells stages how fast they compute while others do, or stand still.
+class Shares {
+ public:
+  Shares(const StepCosts& costs, std::vector<Stage>& stages)
+      : stages_(stages),
+        ranks_(costs.profile(), {costs.question.plan.stages, costs.question.plan.stage_ranks(),
+                                 ranks_of_host(costs.profile(), costs.question.ranks_of_host)}),
+        busy_(stages.size(), false) {
+    tell();
+  }
+
+  /// All stages are at the same time when shares change.
+  void advance(double time) {
+    if (!ranks_.matters()) return;
+    for (Stage& stage : stages_) stage.advance(time);
+  }
+  void update() {
+    if (!ranks_.matters()) return;
+    bool changed = false;
+    for (size_t i = 0; i < stages_.size(); ++i) {
+      changed |= busy_[i] != stages_[i].is_passing();
+      busy_[i] = stages_[i].is_passing();
+    }
+    if (changed) tell();
+  }
+
+ private:
+  void tell() {
+    for (size_t i = 0; i < stages_.size(); ++i) stages_[i].set_share(ranks_.share(i, busy_));
+  }
+
+  std::vector<Stage>& stages_;
+  const BusyRanks ranks_;
+  std::vector<bool> busy_;
+};
+
 }  // namespace
 
 std::vector<StageRecord> run_programs(const StepCosts& costs, const std::vector<StageProgram>& programs) {
@@ -304,11 +346,15 @@ std::vector<StageRecord> run_programs(const StepCosts& costs, const std::vector<
   for (size_t i = 0; i < programs.size(); ++i)
     stages.emplace_back(static_cast<int64_t>(i), costs, programs[i], links);
   for (size_t i = 0; i < stages.size(); ++i) go_on(stages, i, 0);
+  Shares shares(costs, stages);
+  shares.update();
   while (true) {
     const auto next = std::ranges::min_element(stages, {}, &Stage::next_event);
     const double time = next->next_event();
     if (time == kNever) break;
+    shares.advance(time);
     go_on(stages, static_cast<size_t>(next - stages.begin()), time);
+    shares.update();
   }
   double makespan = 0;
   for (const Stage& stage : stages) {

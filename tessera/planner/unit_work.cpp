@@ -97,10 +97,10 @@ class PassWriter {
 /// Writes the works of a stage's units: first what they compute, then their messages.
 class WorkWriter {
  public:
-  WorkWriter(const ProfileTables& tables, const StepQuestion& question, double lag)
+  WorkWriter(const ProfileTables& tables, const StepQuestion& question, const LeastTimes& least)
       : tables_(tables),
         question_(question),
-        lag_(lag),
+        least_(least),
         links_(tables.profile, question.plan, ranks_of_host(tables.profile, question.ranks_of_host),
                question.shared_memory),
         works_(question.plan.units.size()),
@@ -135,13 +135,15 @@ class WorkWriter {
   void add_computation(size_t i) {
     const UnitCost cost = unit_cost(tables_, question_, links_, 0, i);
     const bool is_trained = static_cast<int64_t>(i) >= question_.inputs.frozen_units;
-    const double lag = cost.exchanges ? 0 : lag_;
+    const double lag = cost.exchanges ? 0 : least_.lag;
     for (auto& passes : works_[i].passes) {
       for (const Pass pass : {kFirstForward, kForward})
-        passes[pass] = {.compute = cost.forward, .occupied = cost.exchange_forward + lag * cost.forward};
+        passes[pass] = {.compute = least_.share * cost.forward,
+                        .occupied = cost.exchange_forward + lag * cost.forward};
       if (!is_trained) continue;
       for (const Pass pass : {kBackward, kLastBackward})
-        passes[pass] = {.compute = cost.backward, .occupied = cost.exchange_backward + lag * cost.backward};
+        passes[pass] = {.compute = least_.share * cost.backward,
+                        .occupied = cost.exchange_backward + lag * cost.backward};
     }
     if (i == 0) ends_.stem_forward = cost.forward * slower();
     if (i == 0 && is_trained) ends_.stem_backward += cost.backward * slower();
@@ -181,19 +183,19 @@ class WorkWriter {
 
   /// Their collection and the update.
   void add_gradients(const plan::UnitMessages& one, UnitWork* work) const {
-    work->optimizer += one.owned * profile().optimizer_seconds;
+    work->optimizer += least_.share * one.owned * profile().optimizer_seconds;
     // The last backward pass is the first as well where a step has one micro-batch.
     const double first = accumulation_seconds(profile(), one, true, question_.accumulation);
     const double other = accumulation_seconds(profile(), one, false, question_.accumulation);
-    const double adding = question_.inputs.accumulates ? other : first;
-    work->accumulation += std::max(adding - first, 0.0);
+    const double adding = least_.share * (question_.inputs.accumulates ? other : first);
+    work->accumulation += std::max(adding - least_.share * first, 0.0);
     for (auto& passes : work->passes)
       for (const Pass pass : {kBackward, kLastBackward}) passes[pass].compute += adding;
   }
 
   const ProfileTables& tables_;
   const StepQuestion& question_;
-  const double lag_;
+  const LeastTimes least_;
   LinkTable links_;
   std::vector<UnitWork> works_;
   std::vector<size_t> entries_;  // of `messages`, by unit
@@ -203,8 +205,8 @@ class WorkWriter {
 }  // namespace
 
 std::vector<UnitWork> unit_works(const ProfileTables& tables, const StepQuestion& question,
-                                 const std::vector<plan::UnitMessages>& messages, double lag) {
-  return WorkWriter(tables, question, lag).write(messages);
+                                 const std::vector<plan::UnitMessages>& messages, const LeastTimes& least) {
+  return WorkWriter(tables, question, least).write(messages);
 }
 
 double BoundForm::of(const PassWork& work) const {
@@ -276,14 +278,15 @@ BoundForms forms_of_one_channel(const Profile& profile) {
 ///
 /// The sum of those parameters of a cut unit that are not cut begins when the sum of the others has ended.
 /// Then the unit before it computes, as soon as it is gathered.
-void set_neighbours(const Profile& profile, const std::vector<UnitWork*>& blocks) {
+void set_neighbours(const Profile& profile, double share, const std::vector<UnitWork*>& blocks) {
   const double slower = profile.compute_slowdown / profile.link_slowdown;
   double forward = kInfinite, backward = kInfinite, most = 0;
   for (const UnitWork* block : blocks) {
     const auto& passes = block->at({});
     forward = std::min(forward, passes[kForward].compute * slower);
     backward = std::min(backward, passes[kLastBackward].compute * slower);
-    most = std::max(most, passes[kForward].compute * slower + passes[kForward].occupied);
+    // At most: as long as while all ranks compute.
+    most = std::max(most, passes[kForward].compute / share * slower + passes[kForward].occupied);
   }
   for (UnitWork* block : blocks) {
     if (block->copies_itself) continue;

@@ -72,17 +72,21 @@ struct UnitWork {
   const std::array<PassWork, kPassKinds>& at(UnitPosition place) const { return passes[place.index()]; }
 };
 
+struct LeastTimes {
+  double lag = 0;    // seconds that ranks wait for the slowest, for each second of computation of units that
+                     // exchange nothing
+  double share = 1;  // of computation: BusyRanks::least_share()
+};
+
 /// Of every unit of a stage that has all units of the model. `question`: of a plan with one stage, whose
 /// ranks are those of a pipeline stage; its accumulation is at least 2 where a step has several
-/// micro-batches. `messages`: plan::stage_messages() of the plan. `lag`: seconds that ranks wait for the
-/// slowest, at least, for each second of computation of units that exchange nothing. Errors: as
-/// predict_step().
+/// micro-batches. `messages`: plan::stage_messages() of the plan. Errors: as predict_step().
 std::vector<UnitWork> unit_works(const ProfileTables& tables, const StepQuestion& question,
-                                 const std::vector<plan::UnitMessages>& messages, double lag);
+                                 const std::vector<plan::UnitMessages>& messages, const LeastTimes& least);
 
 /// Sets `beside` and `stalled`, and limits `rows`, of `blocks`: the units between stem and head with every
-/// choice of one layout. Note [Units of one layout].
-void set_neighbours(const Profile& profile, const std::vector<UnitWork*>& blocks);
+/// choice of one layout. `share`: LeastTimes::share of their works. Note [Units of one layout].
+void set_neighbours(const Profile& profile, double share, const std::vector<UnitWork*>& blocks);
 
 /// A function of a unit's work in a pass whose sum over the units of a stage is at most the time that the
 /// pass takes, with or without overlap.

@@ -10,6 +10,7 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/median.h"
+#include "tessera/base/steady_mean.h"
 #include "tessera/mesh/thread_ranks.h"
 #include "tessera/profile/measured_model.h"
 #include "tessera/profile/over_ranks.h"
@@ -20,92 +21,156 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// One rank's micro-batches (a pass), without peers, and its messages, with them.
+/// What one rank measured of one round, in seconds for a message of a block's size.
+struct Cost {
+  double alone = 0;  // of the message
+  double lost = 0;   // by which micro-batches take longer beside it
+};
+
+/// One rank's micro-batches, without peers, and its messages, with them.
 class OverlapRank {
  public:
   OverlapRank(const PassSettings& passes, const LinkSettings& links, mesh::Mesh& mesh)
       : mesh_(mesh),
         model_(measured_recipe(passes.recipe, nullptr), {.tensor = 1}),
-        batch_(random_input(passes.recipe.model, std::ranges::max(passes.batches))),
-        dtype_(links.dtype) {}
+        largest_(random_input(passes.recipe.model, std::ranges::max(passes.batches))),
+        smallest_(random_input(passes.recipe.model, std::ranges::min(passes.batches))),
+        dtype_(links.dtype),
+        wire_(links.wire) {
+    constexpr size_t kBlock = 1;  // behind the stem
+    const int64_t ranks = mesh.world_size();
+    block_ = Message((model_.values_of(model_.plan().units[kBlock]) + ranks - 1) / ranks, ranks, dtype_);
+    size_long_message();
+    size_passes();
+  }
 
-  /// Collective.
-  Overlap measure() {
-    if (!all_.defined()) size_message();
+  /// A long message beside a pass. Collective.
+  Overlap overlap() {
     Overlap overlap;
-    overlap.pass_alone = together([&] { pass(); });
-    overlap.message_alone = together([&] { gather().wait(); });
+    overlap.pass_alone = together([&] { compute(largest_, micro_batches_); });
+    overlap.message_alone = together([&] { gather(long_).wait(); });
     mesh_.world().barrier("profile");
     const auto start = Clock::now();
-    mesh::Pending message = gather();
-    pass();
+    mesh::Pending message = gather(long_);
+    compute(largest_, micro_batches_);
     overlap.pass = seconds_since(start);
     message.wait();
     overlap.message = seconds_since(start);
     return overlap;
   }
 
+  /// Messages of a block, each beside so many micro-batches that it ends before them; by turns with
+  /// micro-batches alone, since a machine is not as fast in one second as in the next. Collective.
+  Cost cost() {
+    const double gathers = together([&] { gather(block_).wait(); }),
+                 sums = together([&] { sum(block_).wait(); });
+    double lost = 0;
+    mesh_.world().barrier("profile");
+    for (int64_t i = 0; i < kMessages; ++i) {
+      const auto start = Clock::now();
+      compute(smallest_, passes_of_message_);
+      const auto middle = Clock::now();
+      mesh::Pending message = i % 2 == 0 ? gather(block_) : sum(block_);
+      compute(smallest_, passes_of_message_);
+      message.wait();
+      lost += seconds_since(middle) - std::chrono::duration<double>(middle - start).count();
+    }
+    return {(gathers + sums) / 2, lost / static_cast<double>(kMessages)};
+  }
+
  private:
+  struct Message {
+    Message() = default;
+    Message(int64_t values, int64_t ranks, at::ScalarType dtype)
+        : mine(at::ones({values}, at::TensorOptions(dtype))),
+          all(at::ones({values * ranks}, at::TensorOptions(dtype))),
+          summed(at::ones({values}, at::kFloat)) {}
+    at::Tensor mine, all, summed;
+  };
+
   double together(const std::function<void()>& work) {
     mesh_.world().barrier("profile");
     const auto start = Clock::now();
     work();
     return seconds_since(start);
   }
-  void pass() {
-    for (int64_t i = 0; i < micro_batches_; ++i) {
-      model_.micro_batch(batch_, /*last=*/true);
+  /// The second time, of the slowest rank. Collective.
+  double slowest(const std::function<void()>& work) {
+    together(work);
+    return largest_over_ranks(together(work), mesh_.world(), "profile");
+  }
+  void compute(const eager::DeviceInput::Input& batch, int64_t times) {
+    for (int64_t i = 0; i < times; ++i) {
+      model_.micro_batch(batch, /*last=*/true);
       model_.forget_gradients();
     }
   }
-  mesh::Pending gather() { return mesh_.world().all_gather(all_, mine_, "profile"); }
-  void make_message(int64_t values) {
-    mine_ = at::ones({values}, at::TensorOptions(dtype_));
-    all_ = at::ones({values * mesh_.world_size()}, at::TensorOptions(dtype_));
-  }
+  mesh::Pending gather(Message& of) { return mesh_.world().all_gather(of.all, of.mine, "profile"); }
+  mesh::Pending sum(Message& of) { return mesh_.world().reduce_scatter(of.summed, of.all, wire_, "profile"); }
 
-  /// So that passes take a while, and the message twice as long. Collective.
-  void size_message() {
+  /// So that the pass takes a while, and the message twice as long. Collective.
+  void size_long_message() {
     constexpr double kPassSeconds = 0.05;
     constexpr int64_t kFirst = 1 << 20, kMost = 64 << 20, kMostMicroBatches = 200;
-    const auto slowest = [this](const std::function<void()>& work) {
-      work();  // warms up
-      return largest_over_ranks(together(work), mesh_.world(), "profile");
-    };
-    make_message(kFirst);
-    const double pass_seconds = slowest([this] { pass(); });
+    const int64_t ranks = mesh_.world_size();
+    long_ = Message(kFirst, ranks, dtype_);
+    const double pass_seconds = slowest([this] { compute(largest_, 1); });
     micro_batches_ =
         std::clamp<int64_t>(static_cast<int64_t>(kPassSeconds / pass_seconds), 1, kMostMicroBatches);
     const double times =
-        2 * pass_seconds * static_cast<double>(micro_batches_) / slowest([this] { gather().wait(); });
-    make_message(std::clamp(static_cast<int64_t>(times * kFirst), kFirst / 64, kMost));
-    gather().wait();
+        2 * pass_seconds * static_cast<double>(micro_batches_) / slowest([this] { gather(long_).wait(); });
+    const auto values = static_cast<int64_t>(std::min(times * kFirst, static_cast<double>(kMost)));
+    long_ = Message(std::max(values, kFirst / 64), ranks, dtype_);
+    gather(long_).wait();
   }
+
+  /// Collective.
+  void size_passes() {
+    constexpr double kLonger = 4;  // than the message alone
+    constexpr int64_t kMost = 50;
+    const double message =
+        std::max(slowest([this] { gather(block_).wait(); }), slowest([this] { sum(block_).wait(); }));
+    const double pass = slowest([this] { compute(smallest_, 1); });
+    passes_of_message_ = std::clamp<int64_t>(static_cast<int64_t>(kLonger * message / pass) + 1, 1, kMost);
+  }
+
+  static constexpr int64_t kMessages = 8;  // half of them gathers
 
   mesh::Mesh& mesh_;
   MeasuredModel model_;
-  eager::DeviceInput::Input batch_;
-  at::ScalarType dtype_;
-  at::Tensor mine_, all_;
-  int64_t micro_batches_ = 1;  // of a pass
+  eager::DeviceInput::Input largest_, smallest_;
+  at::ScalarType dtype_, wire_;
+  Message long_, block_;
+  int64_t micro_batches_ = 1;  // beside the long message
+  int64_t passes_of_message_ = 1;
+};
+
+/// What the ranks found.
+struct Overlaps {
+  std::vector<double> link, alone, lost;  // of every round
 };
 
 }  // namespace
 
-Slowdown slowdown_of(const Overlap& overlap) {
-  Slowdown found;
-  found.compute = std::max(1.0, overlap.pass / overlap.pass_alone);
+double link_slowdown_of(const Overlap& overlap) {
   // Alone, the message would have needed `beside` for what it did beside the pass.
   const double beside = overlap.message_alone - (overlap.message - overlap.pass);
   const bool ended_first = overlap.message <= overlap.pass || beside <= 0;
-  found.link = std::max(1.0, ended_first ? overlap.message / overlap.message_alone : overlap.pass / beside);
+  return std::max(1.0, ended_first ? overlap.message / overlap.message_alone : overlap.pass / beside);
+}
+
+Slowdown slowdown_of(double link, double lost) {
+  constexpr double kMostLost = 0.9;  // of a second beside a message
+  Slowdown found;
+  found.link = std::max(link, lost / kMostLost);
+  found.compute = 1 / (1 - std::max(lost, 0.0) / found.link);
   return found;
 }
 
 Slowdown measure_slowdown(const PassSettings& passes, const LinkSettings& links) {
   if (links.ranks < 2 || links.shared_memory) return {};
   const auto count = static_cast<size_t>(links.ranks);
-  std::vector<std::vector<Slowdown>> of_ranks(count);
+  std::vector<Overlaps> of_ranks(count);
   const mesh::ThreadRanks ranks{.axes = {{"host", links.ranks}},
                                 .timeout = links.timeout,
                                 .shared_memory = false,
@@ -114,19 +179,20 @@ Slowdown measure_slowdown(const PassSettings& passes, const LinkSettings& links)
     at::set_num_threads(static_cast<int>(passes.threads));
     OverlapRank rank(passes, links, mesh);
     QuietCores cores(passes.patience, largest_of(mesh.world()));
+    Overlaps& found = of_ranks[static_cast<size_t>(mesh.rank())];
     for (int64_t round = 0; round < passes.rounds; ++round) {
-      const Overlap overlap = cores.measured([&] { return rank.measure(); });
-      of_ranks[static_cast<size_t>(mesh.rank())].push_back(slowdown_of(overlap));
+      found.link.push_back(link_slowdown_of(cores.measured([&] { return rank.overlap(); })));
+      const Cost cost = cores.measured([&] { return rank.cost(); });
+      found.alone.push_back(cost.alone);
+      found.lost.push_back(cost.lost);
     }
   });
-  std::vector<double> compute, link;
-  for (const auto& rounds : of_ranks) {
-    for (const Slowdown& found : rounds) {
-      compute.push_back(found.compute);
-      link.push_back(found.link);
-    }
+  Overlaps all;
+  for (const Overlaps& one : of_ranks) {
+    for (const auto list : {&Overlaps::link, &Overlaps::alone, &Overlaps::lost})
+      (all.*list).insert((all.*list).end(), (one.*list).begin(), (one.*list).end());
   }
-  return {median(compute), median(link)};
+  return slowdown_of(median(all.link), median(all.lost) / steady_mean(all.alone));
 }
 
 }  // namespace tessera::profile

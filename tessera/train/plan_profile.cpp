@@ -29,6 +29,7 @@
 #include "tessera/mesh/reason.h"
 #include "tessera/planner/assumed_profile.h"
 #include "tessera/planner/profile_json.h"
+#include "tessera/profile/busy_ranks_slowdown.h"
 #include "tessera/profile/exchange_work.h"
 #include "tessera/profile/link_times.h"
 #include "tessera/profile/pass_times.h"
@@ -165,6 +166,7 @@ void print_units(const planner::Profile& profile) {
 void print_rest(const planner::Profile& profile) {
   std::printf("\n%-44s %10.2f\n%-44s %10.2f\n", "passes beside messages, times slower",
               profile.compute_slowdown, "messages beside passes, times slower", profile.link_slowdown);
+  std::printf("%-44s %10.3f\n", "passes while all ranks compute, times slower", profile.busy_ranks_slowdown);
   std::printf("%-44s %10.3f\n%-44s %10.3f\n", "update, ns for each value of a rank",
               1e9 * profile.optimizer_seconds, "a first micro-batch's gradient in fp32, ns",
               1e9 * profile.widen_seconds);
@@ -292,6 +294,7 @@ int plan_profile(const PlanProfileJob& job) {
                                      what.patience,
                                      /*with_peers=*/!job.machine};
   measure_units(what, passes, &profile);
+  if (device.is_cpu()) profile.busy_ranks_slowdown = profile::measure_busy_ranks_slowdown(passes);
   if (device.is_cpu() && !job.machine) measure_messages(what, passes, &profile);
   profile.data_seconds = measure_data(what);
   if (what.prints()) print_rest(profile);

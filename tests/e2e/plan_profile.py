@@ -38,6 +38,7 @@ def a_profile_of_two_ranks_is_complete():
             sizes = [sample["bytes"] for sample in link["samples"]]
             check(sizes == [4096 * 4**i for i in range(8)] and link["bytes_per_second"] > 0, link)
         check(found["compute_slowdown"] == found["link_slowdown"] == 1, found)
+        check(found.get("busy_ranks_slowdown", 1) >= 1, found)
         check(found["optimizer_seconds"] > 0 and found["data_seconds"] > 0 and found["step_seconds"] > 0, found)
 
 

@@ -513,6 +513,19 @@ TEST(ExportGalvatronProfile, ExchangesInPiecesAreNotWritten) {
   EXPECT_EQ(export_galvatron_profile(peers, "vit").notes, with.notes);
 }
 
+TEST(ExportGalvatronProfile, LagAndBusyRanksAreNotWritten) {
+  for (double Profile::*times :
+       {&Profile::unit_lag, &Profile::micro_batch_lag, &Profile::busy_ranks_slowdown}) {
+    Profile profile = measured();
+    profile.*times += 0.125;
+    EXPECT_EQ(std::ranges::count(
+                  export_galvatron_profile(profile, "vit").notes,
+                  "not written: waiting for the slowest rank, and passes while other ranks stand still: "
+                  "Galvatron has neither"),
+              1);
+  }
+}
+
 TEST(ExportGalvatronProfile, RoundTripKeepsWhatBothHold) {
   const Profile before = measured();
   const Profile after = imported(files_of(export_galvatron_profile(before, "vit"), before.model));

@@ -59,6 +59,7 @@ Profile sample() {
                                   {4, {{4096, 5e-5, 1.5e-5}, {8192, 6e-5, 2e-5}}}}}};
   profile.compute_slowdown = 1.25;
   profile.link_slowdown = 1.5;
+  profile.busy_ranks_slowdown = 1.125;
   profile.optimizer_seconds = 1e-9;
   profile.widen_seconds = 1.5e-10;
   profile.accumulate_seconds = 2e-10;
@@ -91,11 +92,14 @@ TEST(ProfileJson, RoundTripKeepsEveryValue) {
   EXPECT_EQ(profile_from_json(to_json(profile), "p.json"), profile);
 }
 
-TEST(ProfileJson, PiecesAndPeersAreOptional) {
-  Profile without_pieces = sample(), without_peers = sample();
+TEST(ProfileJson, SomeMeasurementsAreOptional) {
+  Profile without_pieces = sample(), without_peers = sample(), without_slowdown = sample();
+  without_slowdown.busy_ranks_slowdown = 1;
   without_pieces.links[1].in_pieces.clear();
   without_peers.units[1].peers.reset();
-  for (const auto& [key, profile] : {std::pair{"in_pieces", without_pieces}, {"peers", without_peers}}) {
+  for (const auto& [key, profile] : {std::pair{"in_pieces", without_pieces},
+                                     {"peers", without_peers},
+                                     {"busy_ranks_slowdown", without_slowdown}}) {
     const std::string text = to_json(profile);
     EXPECT_EQ(text.find(key), std::string::npos);
     EXPECT_EQ(profile_from_json(text, "p.json"), profile);
@@ -222,6 +226,8 @@ TEST(ProfileJson, ErrorsOfTheFile) {
             "\"slowed\" is 1.5 (p.json): expected a share, 0 to 1");
   EXPECT_EQ(error_with("\"compute_slowdown\": 1.25", "\"compute_slowdown\": 1e308"),
             "\"compute_slowdown\" is 1e+308 (p.json): expected at most 100");
+  EXPECT_EQ(error_with("\"busy_ranks_slowdown\": 1.125", "\"busy_ranks_slowdown\": 0.9"),
+            "\"busy_ranks_slowdown\" is 0.9 (p.json): expected a number of at least 1");
   EXPECT_EQ(error_with("\"unit_lag\": 0.05", "\"unit_lag\": -0.05"),
             "\"unit_lag\" is -0.05 (p.json): expected a number of at least 0");
   EXPECT_EQ(error_with("\"micro_batch_lag\": 0.02", "\"micro_batch_lag\": 101"),

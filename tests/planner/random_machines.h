@@ -57,8 +57,9 @@ class RandomMachines {
             {2, {{1000, seconds(1000), seconds(0)}, {100'000, seconds(100'000), 0.3 * seconds(100'000)}}}};
       }
     }
-    profile.compute_slowdown = between(1, 1.6);
-    profile.link_slowdown = between(1, 1.6);
+    profile.compute_slowdown = one_of({0, 1}) == 0 ? between(1, 1.6) : between(1.6, 10);
+    profile.link_slowdown = between(1, 2.2);
+    profile.busy_ranks_slowdown = one_of({0, 1}) == 0 ? 1 : between(1, 1.5);
     profile.optimizer_seconds = between(0, 1e-5);
     profile.widen_seconds = between(0, 1e-5);
     profile.accumulate_seconds = between(0, 1e-5);

@@ -11,87 +11,12 @@
 #include <iostream>
 #include <numeric>
 
-#include "small_vit.h"
+#include "set_times.h"
 #include "tessera/plan/schedule.h"
 #include "tests/error_text.h"
 
 namespace tessera::planner {
 namespace {
-
-constexpr double kFast = 1e300;  // bytes per second
-constexpr double kNear = 1e-9;
-
-// Values of its units.
-constexpr double kStem = 64 * 3 * 64 + 64 + 16 * 64;
-constexpr double kBlock = 4 * 64 + 192 * 65 + 64 * 65 + 256 * 65 + 64 * 257;
-constexpr double kHead = 2 * 64 + 10 * 65;
-
-struct Pass {
-  double forward = 0, backward = 0;
-};
-
-/// A profile whose times do not depend on the number of images.
-Profile profile_of(int64_t depth, Pass stem, Pass block, Pass head) {
-  Profile profile;
-  profile.provenance.ranks_of_host = 1 << 20;
-  profile.model = vit(depth);
-  for (const auto recompute : {plan::Recompute::kNone, plan::Recompute::kAll}) {
-    for (const int64_t tensor : {1, 2, 4, 8}) {
-      for (const int64_t batch : {1, 2}) {
-        const auto add = [&](const char* kind, const Pass& pass) {
-          profile.units.push_back({kind, tensor, batch, recompute, pass.forward, pass.backward, 0});
-        };
-        add("stem", stem);
-        add("blocks.0", block);
-        add("head", head);
-      }
-    }
-  }
-  return profile;
-}
-
-struct Link {
-  double latency = 0, bytes_per_second = kFast;
-  const char* transport = "TCP";
-};
-
-void set_link(Profile& profile, const std::string& operation, const Link& link) {
-  std::erase_if(profile.links, [&](const LinkTimes& one) { return one.operation == operation; });
-  profile.links.push_back(
-      {operation, "adjacent", link.transport, 2, link.latency, link.bytes_per_second, 0, {}});
-}
-
-void set_links(Profile& profile, const Link& link) {
-  for (const char* operation : {"all_gather", "reduce_scatter", "exchange", "send"})
-    set_link(profile, operation, link);
-}
-
-plan::Plan plan_of(int64_t depth, int64_t world, plan::Level level = plan::Level::kReplicate) {
-  return plan::uniform_plan(vit(depth), world, level, false, 1);
-}
-
-plan::PipelineSettings settings_of(int64_t stages, int64_t micro_batches,
-                                   plan::Schedule schedule = plan::Schedule::k1F1B) {
-  plan::PipelineSettings settings;
-  settings.stages = stages;
-  settings.micro_batches = micro_batches;
-  settings.schedule = schedule;
-  return settings;
-}
-
-/// One block in each virtual stage; the stem is in the first, the head in the last.
-plan::Plan pipeline_of(int64_t depth, plan::Schedule schedule, int64_t stages, int64_t micro_batches) {
-  plan::Plan plan = plan_of(depth, stages);
-  plan::PipelineSettings settings = settings_of(stages, micro_batches, schedule);
-  settings.virtual_stages = depth / stages;
-  settings.blocks = std::vector<int64_t>(static_cast<size_t>(depth), 1);
-  plan::set_pipeline(&plan, vit(depth), settings);
-  return plan;
-}
-
-void expect_parts_add_up(const StepTime& time) {
-  for (const StageTime& stage : time.stages) EXPECT_NEAR(stage.parts.total(), time.seconds, kNear);
-}
 
 TEST(StepTime, OneRankTakesTheSumOfItsPasses) {
   Profile profile = profile_of(3, {1, 2}, {10, 20}, {3, 4});
@@ -419,7 +344,8 @@ TEST(StepTime, RanksThatSendInTheBackgroundMeetAtTheEndOfAPass) {
 TEST(StepTime, ATensorGroupMeetsBehindEachUnitUnlessItsExchangesWereMeasuredSo) {
   Profile profile = profile_with_lag("TCP");
   profile.units.clear();
-  for (const auto& [kind, pass] : {std::pair{"stem", Pass{1, 2}}, {"blocks.0", {3, 6}}, {"head", {1.5, 2.5}}})
+  for (const auto& [kind, pass] :
+       {std::pair{"stem", SetPass{1, 2}}, {"blocks.0", {3, 6}}, {"head", {1.5, 2.5}}})
     for (const int64_t tensor : {1, 2})
       profile.units.push_back({kind, tensor, 2, plan::Recompute::kNone, pass.forward, pass.backward, 0});
   plan::Plan plan = plan_of(1, 2);

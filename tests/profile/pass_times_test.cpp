@@ -8,6 +8,8 @@
 
 #include "tessera/arch/cut.h"
 #include "tessera/base/error.h"
+#include "tessera/launch/launch.h"
+#include "tessera/profile/busy_ranks_slowdown.h"
 #include "tessera/profile/measured_model.h"
 #include "tessera/profile/slowdown.h"
 #include "tessera/profile/step_end_time.h"
@@ -193,6 +195,19 @@ TEST(ModelOfFewBlocks, KindsAreThoseOfTheWholeModel) {
 TEST(StepEnd, OfTwoRanksTakesTime) {
   EXPECT_GT(measure_step_end(tiny(kVit), 2, 1), 0);
   EXPECT_GT(measure_step_end(tiny(kVit), 1, 1), 0);
+}
+
+TEST(BusyRanksSlowdown, OfOneRankIs1) {
+  EXPECT_EQ(measure_busy_ranks_slowdown({.recipe = tiny(kVit), .batches = {2}, .rounds = 1, .ranks = 1}), 1);
+}
+
+TEST(BusyRanksSlowdown, RanksThatShareCoresSlowEachOther) {
+  const int64_t ranks = 2 * launch::available_cores();
+  if (ranks > 32) GTEST_SKIP() << "needs " << ranks << " ranks on this machine: expected at most 32";
+  const PassSettings passes{.recipe = tiny(kVit), .batches = {1, 4}, .rounds = 3, .ranks = ranks};
+  const double slowdown = measure_busy_ranks_slowdown(passes);
+  EXPECT_GT(slowdown, 1.4) << "about 2: two ranks for each core";
+  EXPECT_LT(slowdown, 4);
 }
 
 TEST(MeasureSlowdown, IsExactly1ForSharedMemoryAndForOneRank) {

@@ -74,11 +74,12 @@ class SharedPasses(unittest.TestCase):
         self.assertEqual(found["TCP"]["units"][0]["backward"], 6.0)
         self.assertEqual([found["TCP"][key] for key in ("links", "step_seconds", "unit_lag")], [[2.0], 2.0, 3.0])
 
-    def test_a_profile_of_an_earlier_version_has_no_lag(self):
+    def test_profiles_of_earlier_versions_have_neither_lag_nor_slowdown(self):
         times = dict.fromkeys(blind_profiles.OF_PASSES, 1.0)
-        del times["unit_lag"]
-        found = blind_profiles.with_shared_passes({"TCP": {"units": [], **times}, "throttled": {"units": [], **times, "unit_lag": 4.0}})
-        self.assertEqual(found["TCP"]["unit_lag"], 2.0)
+        del times["unit_lag"], times["busy_ranks_slowdown"]
+        other = {**times, "unit_lag": 4.0, "busy_ranks_slowdown": 1.5}
+        found = blind_profiles.with_shared_passes({"TCP": {"units": [], **times}, "throttled": {"units": [], **other}})
+        self.assertEqual([found["TCP"][key] for key in ("unit_lag", "busy_ranks_slowdown")], [2.0, 1.25])
 
 
 class Sample(unittest.TestCase):
