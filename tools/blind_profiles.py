@@ -2,7 +2,7 @@
 """Profiles of one model over several transports: what does not depend on the transport becomes one mean. Pure."""
 import statistics
 
-# And what a profile without the key says.
+# The keys and their defaults.
 OF_PASSES = {"optimizer_seconds": 0, "widen_seconds": 0, "accumulate_seconds": 0, "add_sum_seconds": 0, "unit_lag": 0,
              "micro_batch_lag": 0, "busy_ranks_slowdown": 1}
 

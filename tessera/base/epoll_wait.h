@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Event loops that ask in vain give their core to another thread. Any thread.
+// Tessera's epoll_wait(), which replaces the C library's. Any thread.
 #pragma once
 
 #include <cstdint>
 
 namespace tessera {
 
-/// How often threads of this process have given way in epoll_wait() (Note [Event loops that ask in vain] in
-/// epoll_wait.cpp). 0 where another library's epoll_wait() comes first, as that of the thread sanitizer.
-int64_t epoll_waits_that_gave_way();
+/// How often threads of this process have left their core in epoll_wait() because they polled without
+/// progress: Note [Event loops] in epoll_wait.cpp. 0 where another epoll_wait() is used, such as the thread
+/// sanitizer's.
+int64_t interrupted_polls();
 
 }  // namespace tessera

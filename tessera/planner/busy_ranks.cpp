@@ -7,7 +7,7 @@ namespace tessera::planner {
 
 BusyRanks::BusyRanks(const Profile& profile, const StageRanks& of)
     : slowdown_(profile.busy_ranks_slowdown),
-      measured_beside_(static_cast<double>(std::max<int64_t>(profile.provenance.ranks_of_host - 1, 1))) {
+      measured_ranks_(static_cast<double>(profile.provenance.ranks_of_host)) {
   if (!matters()) return;
   for (int64_t stage = 0; stage < of.stages; ++stage) {
     Host& host = hosts_.emplace_back();
@@ -25,8 +25,7 @@ BusyRanks::BusyRanks(const Profile& profile, const StageRanks& of)
 }
 
 double BusyRanks::share_beside(double ranks) const {
-  const double alone = 1 / slowdown_;
-  return alone + (1 - alone) * std::min(ranks / measured_beside_, 1.0);
+  return std::clamp((1 + ranks) / measured_ranks_, 1 / slowdown_, 1.0);
 }
 
 double BusyRanks::share(size_t stage, const std::vector<bool>& busy) const {

@@ -50,7 +50,7 @@ class Exporter {
         0)
       note("times of updates, of adding gradients, of data and of other work of a step: Galvatron has none");
     if (profile_.unit_lag + profile_.micro_batch_lag > 0 || profile_.busy_ranks_slowdown > 1)
-      note("waiting for the slowest rank, and passes while other ranks stand still: Galvatron has neither");
+      note("waiting for the slowest rank, and passes while other ranks are idle: Galvatron has neither");
     return std::move(exported_);
   }
 

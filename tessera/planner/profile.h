@@ -110,7 +110,7 @@ struct Profile {
   /// Factors by which passes and messages take longer while both are under way (at least 1).
   double compute_slowdown = 1, link_slowdown = 1;
   /// Factor by which passes take longer while all ranks of a host compute, as those of `units` do, than
-  /// while the others stand still (at least 1).
+  /// while the others are idle (at least 1).
   double busy_ranks_slowdown = 1;
   double optimizer_seconds = 0;  // of an update, per value that a rank holds
   /// Of gradients that passes make in the compute dtype, per value, beyond a pass whose gradients stay as

@@ -141,7 +141,7 @@ class Stage {
   bool is_passing() const {
     return !is_done() && began_ && (current().kind == Kind::kCompute || current().kind == Kind::kOccupy);
   }
-  /// From now on computation takes so much of its seconds (BusyRanks::share).
+  /// From now on computation takes this share of its measured seconds: BusyRanks::share().
   void set_share(double share) { share_ = share; }
 
   /// The step is over for all stages.
@@ -300,7 +300,7 @@ void go_on(std::vector<Stage>& stages, size_t first, double time) {
   }
 }
 
-/// Tells stages how fast they compute while others do, or stand still.
+/// Updates the speed at which stages compute whenever one of them begins or ends computing.
 class Shares {
  public:
   Shares(const StepCosts& costs, std::vector<Stage>& stages)

@@ -290,11 +290,14 @@ void set_neighbours(const Profile& profile, double share, const std::vector<Unit
   }
   for (UnitWork* block : blocks) {
     if (block->copies_itself) continue;
-    for (auto& passes : block->passes) {
+    for (size_t i = 0; i < block->passes.size(); ++i) {
+      auto& passes = block->passes[i];
+      // Of its gather, `gathers` is only what the stem hides: the rest is in `exposed`.
+      const bool is_after_stem = (i & UnitPosition{.is_after_stem = true}.index()) != 0;
       passes[kLastBackward].rows = std::min(passes[kLastBackward].rows, backward);
       for (const Pass pass : {kFirstForward, kForward}) {
         passes[pass].beside = std::min(passes[pass].gathers, forward);
-        passes[pass].stalled = std::max(passes[pass].gathers - most, 0.0);
+        passes[pass].stalled = is_after_stem ? 0 : std::max(passes[pass].gathers - most, 0.0);
       }
     }
   }

@@ -10,7 +10,6 @@
 
 #include "tessera/base/clock.h"
 #include "tessera/base/median.h"
-#include "tessera/base/steady_mean.h"
 #include "tessera/mesh/thread_ranks.h"
 #include "tessera/profile/measured_model.h"
 #include "tessera/profile/over_ranks.h"
@@ -20,12 +19,6 @@ namespace tessera::profile {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// What one rank measured of one round, in seconds for a message of a block's size.
-struct Cost {
-  double alone = 0;  // of the message
-  double lost = 0;   // by which micro-batches take longer beside it
-};
 
 /// One rank's micro-batches, without peers, and its messages, with them.
 class OverlapRank {
@@ -39,7 +32,9 @@ class OverlapRank {
         wire_(links.wire) {
     constexpr size_t kBlock = 1;  // behind the stem
     const int64_t ranks = mesh.world_size();
-    block_ = Message((model_.values_of(model_.plan().units[kBlock]) + ranks - 1) / ranks, ranks, dtype_);
+    const int64_t values = (model_.values_of(model_.plan().units[kBlock]) + ranks - 1) / ranks;
+    block_ = Message(values, ranks, dtype_);
+    summed_ = at::ones({values}, at::kFloat);
     size_long_message();
     size_passes();
   }
@@ -59,23 +54,28 @@ class OverlapRank {
     return overlap;
   }
 
-  /// Messages of a block, each beside so many micro-batches that it ends before them; by turns with
-  /// micro-batches alone, since a machine is not as fast in one second as in the next. Collective.
-  Cost cost() {
+  /// A message of a block beside so many micro-batches that it ends before them, if that takes no more than
+  /// kMostSeconds. Means of kMessages; micro-batches alone take turns with them, since a machine is not as
+  /// fast in one second as in the next. Collective.
+  Overlap overlap_of_block() {
     const double gathers = together([&] { gather(block_).wait(); }),
                  sums = together([&] { sum(block_).wait(); });
-    double lost = 0;
+    Overlap all{.message_alone = (gathers + sums) / 2};
     mesh_.world().barrier("profile");
     for (int64_t i = 0; i < kMessages; ++i) {
       const auto start = Clock::now();
       compute(smallest_, passes_of_message_);
+      all.pass_alone += seconds_since(start) / kMessages;
       const auto middle = Clock::now();
       mesh::Pending message = i % 2 == 0 ? gather(block_) : sum(block_);
       compute(smallest_, passes_of_message_);
+      const bool has_ended = message.advance();
+      const double pass = seconds_since(middle);
       message.wait();
-      lost += seconds_since(middle) - std::chrono::duration<double>(middle - start).count();
+      all.pass += pass / kMessages;
+      all.message += (has_ended ? pass : seconds_since(middle)) / kMessages;
     }
-    return {(gathers + sums) / 2, lost / static_cast<double>(kMessages)};
+    return all;
   }
 
  private:
@@ -83,9 +83,8 @@ class OverlapRank {
     Message() = default;
     Message(int64_t values, int64_t ranks, at::ScalarType dtype)
         : mine(at::ones({values}, at::TensorOptions(dtype))),
-          all(at::ones({values * ranks}, at::TensorOptions(dtype))),
-          summed(at::ones({values}, at::kFloat)) {}
-    at::Tensor mine, all, summed;
+          all(at::ones({values * ranks}, at::TensorOptions(dtype))) {}
+    at::Tensor mine, all;
   };
 
   double together(const std::function<void()>& work) {
@@ -106,7 +105,7 @@ class OverlapRank {
     }
   }
   mesh::Pending gather(Message& of) { return mesh_.world().all_gather(of.all, of.mine, "profile"); }
-  mesh::Pending sum(Message& of) { return mesh_.world().reduce_scatter(of.summed, of.all, wire_, "profile"); }
+  mesh::Pending sum(Message& of) { return mesh_.world().reduce_scatter(summed_, of.all, wire_, "profile"); }
 
   /// So that the pass takes a while, and the message twice as long. Collective.
   void size_long_message() {
@@ -127,34 +126,40 @@ class OverlapRank {
   /// Collective.
   void size_passes() {
     constexpr double kLonger = 4;  // than the message alone
-    constexpr int64_t kMost = 50;
     const double message =
         std::max(slowest([this] { gather(block_).wait(); }), slowest([this] { sum(block_).wait(); }));
     const double pass = slowest([this] { compute(smallest_, 1); });
-    passes_of_message_ = std::clamp<int64_t>(static_cast<int64_t>(kLonger * message / pass) + 1, 1, kMost);
+    const double seconds = std::min(kLonger * message, kMostSeconds);
+    passes_of_message_ = static_cast<int64_t>(seconds / pass) + 1;
   }
 
   static constexpr int64_t kMessages = 8;  // half of them gathers
+  static constexpr double kMostSeconds = 0.2;
 
   mesh::Mesh& mesh_;
   MeasuredModel model_;
   eager::DeviceInput::Input largest_, smallest_;
   at::ScalarType dtype_, wire_;
   Message long_, block_;
+  at::Tensor summed_;          // of block_
   int64_t micro_batches_ = 1;  // beside the long message
   int64_t passes_of_message_ = 1;
 };
 
-/// What the ranks found.
-struct Overlaps {
-  std::vector<double> link, alone, lost;  // of every round
+/// What the ranks found, by round.
+struct BlockRounds {
+  std::vector<double> link;          // link_slowdown_of()
+  std::vector<double> lost, beside;  // of a block's message
 };
 
 }  // namespace
 
+double seconds_beside(const Overlap& overlap) {
+  return std::max(overlap.message_alone - std::max(overlap.message - overlap.pass, 0.0), 0.0);
+}
+
 double link_slowdown_of(const Overlap& overlap) {
-  // Alone, the message would have needed `beside` for what it did beside the pass.
-  const double beside = overlap.message_alone - (overlap.message - overlap.pass);
+  const double beside = seconds_beside(overlap);
   const bool ended_first = overlap.message <= overlap.pass || beside <= 0;
   return std::max(1.0, ended_first ? overlap.message / overlap.message_alone : overlap.pass / beside);
 }
@@ -170,7 +175,7 @@ Slowdown slowdown_of(double link, double lost) {
 Slowdown measure_slowdown(const PassSettings& passes, const LinkSettings& links) {
   if (links.ranks < 2 || links.shared_memory) return {};
   const auto count = static_cast<size_t>(links.ranks);
-  std::vector<Overlaps> of_ranks(count);
+  std::vector<BlockRounds> of_ranks(count);
   const mesh::ThreadRanks ranks{.axes = {{"host", links.ranks}},
                                 .timeout = links.timeout,
                                 .shared_memory = false,
@@ -179,20 +184,21 @@ Slowdown measure_slowdown(const PassSettings& passes, const LinkSettings& links)
     at::set_num_threads(static_cast<int>(passes.threads));
     OverlapRank rank(passes, links, mesh);
     QuietCores cores(passes.patience, largest_of(mesh.world()));
-    Overlaps& found = of_ranks[static_cast<size_t>(mesh.rank())];
+    BlockRounds& found = of_ranks[static_cast<size_t>(mesh.rank())];
     for (int64_t round = 0; round < passes.rounds; ++round) {
       found.link.push_back(link_slowdown_of(cores.measured([&] { return rank.overlap(); })));
-      const Cost cost = cores.measured([&] { return rank.cost(); });
-      found.alone.push_back(cost.alone);
-      found.lost.push_back(cost.lost);
+      const Overlap block = cores.measured([&] { return rank.overlap_of_block(); });
+      found.lost.push_back(block.pass - block.pass_alone);
+      found.beside.push_back(seconds_beside(block));
     }
   });
-  Overlaps all;
-  for (const Overlaps& one : of_ranks) {
-    for (const auto list : {&Overlaps::link, &Overlaps::alone, &Overlaps::lost})
+  BlockRounds all;
+  for (const BlockRounds& one : of_ranks) {
+    for (const auto list : {&BlockRounds::link, &BlockRounds::lost, &BlockRounds::beside})
       (all.*list).insert((all.*list).end(), (one.*list).begin(), (one.*list).end());
   }
-  return slowdown_of(median(all.link), median(all.lost) / steady_mean(all.alone));
+  const double beside = median(all.beside);
+  return slowdown_of(median(all.link), beside > 0 ? median(all.lost) / beside : 0);
 }
 
 }  // namespace tessera::profile

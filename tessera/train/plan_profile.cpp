@@ -294,7 +294,8 @@ int plan_profile(const PlanProfileJob& job) {
                                      what.patience,
                                      /*with_peers=*/!job.machine};
   measure_units(what, passes, &profile);
-  if (device.is_cpu()) profile.busy_ranks_slowdown = profile::measure_busy_ranks_slowdown(passes);
+  if (device.is_cpu() && !job.machine)
+    profile.busy_ranks_slowdown = profile::measure_busy_ranks_slowdown(passes);
   if (device.is_cpu() && !job.machine) measure_messages(what, passes, &profile);
   profile.data_seconds = measure_data(what);
   if (what.prints()) print_rest(profile);

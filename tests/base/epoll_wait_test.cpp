@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The descriptor of an eventfd(2) is ready from the beginning, and nobody reads it.
+// Polls of an eventfd(2) that is ready from the beginning.
 #include "tessera/base/epoll_wait.h"
 
 #include <gtest/gtest.h>
@@ -12,6 +12,7 @@
 #include <chrono>
 #include <ctime>
 #include <thread>
+#include <vector>
 
 #include "tessera/base/thread_cores.h"
 
@@ -66,27 +67,27 @@ TEST(EpollWait, ReturnsWhatIsReady) {
   EXPECT_EQ(errno, EBADF);
 }
 
-TEST(EpollWait, DoesNotGiveWayWhereSomethingIsDone) {
+TEST(EpollWait, KeepsTheCoreWhereTheLoopHasWork) {
   ReadyDescriptor ready;
-  const int64_t before = epoll_waits_that_gave_way();
+  const int64_t before = interrupted_polls();
   for (int i = 0; i < 100; ++i) {
     ready.wait();
     const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(10);
     while (std::chrono::steady_clock::now() < until) {
     }
   }
-  EXPECT_EQ(epoll_waits_that_gave_way(), before);
+  EXPECT_EQ(interrupted_polls(), before);
 }
 
-// Two threads on one core: without giving way each has half of it.
-TEST(EpollWait, ALoopThatAsksInVainLeavesTheCore) {
+// Two threads on one core: without yielding each would have half of it.
+TEST(EpollWait, ALoopThatPollsWithoutProgressLeavesTheCore) {
   if (!kIsOurs) GTEST_SKIP() << "the thread sanitizer's epoll_wait() comes first";
   const std::vector<int> cores = cores_of_thread();
   ASSERT_FALSE(cores.empty());
   std::atomic<bool> is_done = false;
   std::atomic<double> loop = 0;
-  const int64_t before = epoll_waits_that_gave_way();
-  std::thread asking([&] {
+  const int64_t before = interrupted_polls();
+  std::thread polling([&] {
     keep_thread_on({cores.front()});
     ReadyDescriptor ready;
     while (!is_done) ready.wait();
@@ -100,8 +101,8 @@ TEST(EpollWait, ALoopThatAsksInVainLeavesTheCore) {
     is_done = true;
   });
   working.join();
-  asking.join();
-  EXPECT_GT(epoll_waits_that_gave_way(), before);
+  polling.join();
+  EXPECT_GT(interrupted_polls(), before);
   EXPECT_LT(loop, 0.3 * work);
 }
 

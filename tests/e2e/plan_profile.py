@@ -38,7 +38,6 @@ def a_profile_of_two_ranks_is_complete():
             sizes = [sample["bytes"] for sample in link["samples"]]
             check(sizes == [4096 * 4**i for i in range(8)] and link["bytes_per_second"] > 0, link)
         check(found["compute_slowdown"] == found["link_slowdown"] == 1, found)
-        check(found.get("busy_ranks_slowdown", 1) >= 1, found)
         check(found["optimizer_seconds"] > 0 and found["data_seconds"] > 0 and found["step_seconds"] > 0, found)
 
 
@@ -109,6 +108,7 @@ def links_of_a_described_machine_are_not_measured():
         machine = SOURCE / "recipes/machines/h100_sxm.toml"
         text = profile(folder, *QUICK, "--procs", 1, "--tensor", "1,2", "--machine", machine).done(60)
         check("messages between ranks and slowdowns are assumed: H100 SXM: NVIDIA" in text and "1 rank x" in text, text)
+        check("passes while all ranks compute, times slower      1.000" in text, text)
         found = json.loads((folder / "profile.json").read_text())
         check({link["transport"] for link in found["links"]} == {"NCCL"} and found["link_slowdown"] == 1.13, found["link_slowdown"])
         check(found["provenance"]["ranks_of_host"] == 8 and "assumed" not in found["provenance"], found["provenance"])

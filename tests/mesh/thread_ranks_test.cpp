@@ -39,13 +39,12 @@ TEST(ThreadRanks, OneRanksErrorEndsAll) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
 }
 
-// Gloo's event loops find Tessera's epoll_wait(), and need it where a rank has one core: Note [Event loops
-// that ask in vain] in base/epoll_wait.cpp.
-TEST(ThreadRanks, EventLoopsOfRanksThatShareACoreGiveWay) {
+// LibTorch finds Tessera's epoll_wait(): Note [Event loops] in base/epoll_wait.cpp.
+TEST(ThreadRanks, EventLoopsYieldOnASharedCore) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "the thread sanitizer's epoll_wait() comes first";
 #endif
-  const int64_t before = epoll_waits_that_gave_way();
+  const int64_t before = interrupted_polls();
   std::thread([] {
     keep_thread_on({cores_of_thread().front()});
     run_on_thread_ranks({.axes = {{"dp", 2}}, .shared_memory = false}, [](Mesh& mesh) {
@@ -53,7 +52,7 @@ TEST(ThreadRanks, EventLoopsOfRanksThatShareACoreGiveWay) {
       for (int i = 0; i < 100; ++i) mesh.world().all_gather(all, mine, "test").wait();
     });
   }).join();
-  EXPECT_GT(epoll_waits_that_gave_way(), before);
+  EXPECT_GT(interrupted_polls(), before);
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that stand still let the others of their host compute faster. Passes of a stage: 1 s and 2 s while
-// all compute, 0.8 s and 1.6 s while no other rank does.
+// Idle ranks let the others of their host compute faster. Passes of a stage: 1 s and 2 s while all compute,
+// 0.8 s and 1.6 s while no other rank does.
 #include "tessera/planner/busy_ranks.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "set_times.h"
 
@@ -31,7 +33,7 @@ double seconds(const Profile& profile, const plan::Plan& plan, int64_t ranks_of_
 
 plan::Plan gpipe(int64_t micro_batches) { return pipeline_of(2, plan::Schedule::kGpipe, 2, micro_batches); }
 
-TEST(BusyRanks, StagesThatWaitLetTheOtherComputeFaster) {
+TEST(BusyRanks, AStageIsFasterWhileTheOtherIsIdle) {
   const Profile profile = slowed_profile(2);
   EXPECT_NEAR(seconds(profile, gpipe(1)), 0.8 * (1 + 1 + 2 + 2), kNear) << "one after the other";
   // Of four forward passes three are beside those of the other stage, and of four backward passes as well.
@@ -56,24 +58,27 @@ TEST(BusyRanks, OtherHostsDoNotCount) {
   EXPECT_NEAR(seconds(profile, gpipe(4), /*ranks_of_host=*/1), 0.8 * (4 + 1) * 3, kNear);
 }
 
-TEST(BusyRanks, FewerRanksThanWereMeasuredComputeFaster) {
-  const Profile profile = slowed_profile(3);
-  EXPECT_NEAR(seconds(profile, plan_of(2, 1)), 0.8 * 2 * 3, kNear);
-  EXPECT_NEAR(seconds(profile, plan_of(2, 2)), 0.9 * 2 * 3, kNear) << "one of two others";
-  EXPECT_NEAR(seconds(profile, plan_of(2, 3), 3), 2 * 3, kNear);
-  EXPECT_NEAR(seconds(profile, plan_of(2, 4), 4), 2 * 3, kNear) << "more than were measured";
+// Four ranks on two cores: two have a core each, and of three each has two thirds of one.
+TEST(BusyRanks, RanksThatShareCoresAreFasterWhileThereAreCores) {
+  Profile profile = slowed_profile(4);
+  profile.busy_ranks_slowdown = 2;
+  const std::vector<std::pair<int64_t, double>> shares = {{1, 0.5}, {2, 0.5}, {3, 0.75}, {4, 1}, {5, 1}};
+  for (const auto& [ranks, share] : shares)
+    EXPECT_NEAR(seconds(profile, plan_of(2, ranks), ranks), share * 2 * 3, kNear) << ranks;
 }
 
 // Stages of two ranks on hosts of three: the first has one rank of the second beside it.
 TEST(BusyRanks, RanksOfAHostCountByTheirStages) {
-  const BusyRanks ranks(slowed_profile(3), {.stages = 3, .ranks = 2, .ranks_of_host = 3});
-  EXPECT_NEAR(ranks.share(0, {true, false, true}), 0.9, kNear);
+  Profile profile = slowed_profile(3);
+  profile.busy_ranks_slowdown = 2;
+  const BusyRanks ranks(profile, {.stages = 3, .ranks = 2, .ranks_of_host = 3});
+  EXPECT_NEAR(ranks.share(0, {true, false, true}), 2. / 3, kNear);
   EXPECT_NEAR(ranks.share(0, {true, true, false}), 1, kNear);
-  EXPECT_NEAR(ranks.share(1, {false, true, false}), 0.8, kNear) << "its second rank is on another host";
+  EXPECT_NEAR(ranks.share(1, {false, true, false}), 0.5, kNear) << "its second rank is on another host";
   EXPECT_NEAR(ranks.share(1, {true, true, false}), 1, kNear);
-  EXPECT_NEAR(ranks.share(2, {true, false, true}), 0.9, kNear);
+  EXPECT_NEAR(ranks.share(2, {true, false, true}), 2. / 3, kNear);
   EXPECT_NEAR(ranks.share(2, {false, true, true}), 1, kNear);
-  EXPECT_NEAR(ranks.least_share(), 0.8, kNear);
+  EXPECT_NEAR(ranks.least_share(), 0.5, kNear);
   EXPECT_EQ(BusyRanks(profile_of(1, {}, {}, {}), {}).share(0, {false}), 1) << "without the constant";
 }
 

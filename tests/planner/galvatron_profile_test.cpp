@@ -520,7 +520,7 @@ TEST(ExportGalvatronProfile, LagAndBusyRanksAreNotWritten) {
     profile.*times += 0.125;
     EXPECT_EQ(std::ranges::count(
                   export_galvatron_profile(profile, "vit").notes,
-                  "not written: waiting for the slowest rank, and passes while other ranks stand still: "
+                  "not written: waiting for the slowest rank, and passes while other ranks are idle: "
                   "Galvatron has neither"),
               1);
   }

@@ -206,7 +206,7 @@ TEST(BusyRanksSlowdown, RanksThatShareCoresSlowEachOther) {
   if (ranks > 32) GTEST_SKIP() << "needs " << ranks << " ranks on this machine: expected at most 32";
   const PassSettings passes{.recipe = tiny(kVit), .batches = {1, 4}, .rounds = 3, .ranks = ranks};
   const double slowdown = measure_busy_ranks_slowdown(passes);
-  EXPECT_GT(slowdown, 1.4) << "about 2: two ranks for each core";
+  EXPECT_GT(slowdown, 1.15) << "about 2, two ranks for each core; less beside other programs";
   EXPECT_LT(slowdown, 4);
 }
 

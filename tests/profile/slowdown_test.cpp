@@ -21,6 +21,13 @@ TEST(LinkSlowdown, OfAMessageThatEndsFirst) {
   EXPECT_DOUBLE_EQ(link_slowdown_of({.pass_alone = 4, .message_alone = 1, .pass = 5, .message = 2}), 2);
 }
 
+TEST(SecondsBeside, AreThoseOfTheMessageUntilThePassEnds) {
+  EXPECT_DOUBLE_EQ(seconds_beside({.pass_alone = 4, .message_alone = 1, .pass = 5, .message = 2}), 1);
+  EXPECT_DOUBLE_EQ(seconds_beside({.pass_alone = 4, .message_alone = 1, .pass = 5, .message = 5}), 1);
+  EXPECT_DOUBLE_EQ(seconds_beside({.pass_alone = 2, .message_alone = 5, .pass = 3, .message = 6.5}), 1.5);
+  EXPECT_DOUBLE_EQ(seconds_beside({.pass_alone = 2, .message_alone = 5, .pass = 3, .message = 9}), 0);
+}
+
 // A message of 1 s alone is under way for 2 s, of which passes use 1.25 s: they lose 0.75 s.
 TEST(Slowdown, OfPassesFollowsFromWhatTheyLose) {
   const Slowdown found = slowdown_of(2, 0.75);
