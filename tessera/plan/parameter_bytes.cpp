@@ -72,7 +72,10 @@ Reduction reduction(const SizedUnit& unit, const Plan& plan, const CostInputs& i
   const Split split = split_of(unit, plan);
   const int64_t given_bytes = unit.plan.level <= Level::kZero1 ? 4 : inputs.compute_bytes;
   Reduction most = reduction_over(split.shards, split.all, given_bytes, inputs);
-  most.bytes = std::max(most.bytes, reduction_over(split.replicas, split.shard, 4, inputs).bytes);
+  if (split.replicas > 1) {  // the rank's part of the sum is apart, in fp32
+    const double part = kFloatBytes * split.shard / static_cast<double>(split.replicas);
+    most.bytes = std::max(most.bytes, reduction_over(split.replicas, split.shard, 4, inputs).bytes + part);
+  }
   if (plan.prefetch == 0) most.holds = false;  // the unit waits for it (ShardedModel::gradients_left)
   return most;
 }
@@ -129,6 +132,24 @@ double made_bytes(const std::vector<SizedUnit>& units, const CostInputs& inputs,
   return (trains ? 2 : 1) * compute * parameter;
 }
 
+/// What the sums of a unit over its replicas travel back from and into (shard::Unit::advance_reduce_stage).
+double sums_back_bytes(const SizedUnit& unit, const Plan& plan, const CostInputs& inputs) {
+  const Split split = split_of(unit, plan);
+  if (split.replicas == 1) return 0;
+  const double part = split.shard / static_cast<double>(split.replicas);
+  const bool in_place = inputs.reduce_bytes >= kFloatBytes;
+  return static_cast<double>(inputs.reduce_bytes) * (part + (in_place ? 0 : split.shard));
+}
+
+/// The most of sums_back_bytes() of a segment's units.
+double sums_back_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs) {
+  std::map<size_t, double> of_segment;
+  double most = 0;
+  for (const SizedUnit& unit : units)
+    most = std::max(most, of_segment[unit.index] += sums_back_bytes(unit, plan, inputs));
+  return most;
+}
+
 /// Buffers of the reductions that are under way at once: those of one segment's units.
 double reducing_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs) {
   std::map<size_t, double> of_segment;
@@ -150,7 +171,10 @@ namespace {
 double made_and_sent(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs,
                      bool trains) {
   if (trains && plan.prefetch == 0) return least_made_and_sent(plan, units, inputs);
-  return made_bytes(units, inputs, trains) + (trains ? reducing_bytes(plan, units, inputs) : 0);
+  const double made = made_bytes(units, inputs, trains);
+  if (!trains) return made;
+  // Sums over replicas travel back while the next segment's reductions are under way.
+  return made + reducing_bytes(plan, units, inputs) + sums_back_bytes(plan, units, inputs);
 }
 
 }  // namespace

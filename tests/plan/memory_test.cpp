@@ -206,8 +206,14 @@ TEST(Memory, Gathered) {
   EXPECT_EQ(memory(Level::kZero1, 4, kFp32).gathered, 4 * 1316 + collected + 4 * 600 + fp32);
   EXPECT_EQ(memory(Level::kZero1, 4, kBf16).gathered, 2 * 1316 + collected + 4 * 600 + slices + bf16);
   EXPECT_EQ(memory(Level::kZero1, 4, {4, 4, 2, 4, true}).gathered, 4 * 1316 + 4 * 600 + fp32);
-  EXPECT_EQ(memory(Level::kReplicate, 4, kFp32).gathered, 4 * 600 + fp32);
-  EXPECT_EQ(memory(Level::kReplicate, 4, kBf16).gathered, 2 * 1316 + 4 * 600 + bf16);
+  // Sums over replicas: buffers as above, the rank's quarter in fp32; of the unit before, whose sums travel
+  // back meanwhile, its quarter in the wire's dtype and, where that is not fp32, all of them.
+  EXPECT_EQ(memory(Level::kReplicate, 4, kFp32).gathered, 4 * 600 + 4 * 150 + 4 * 150 + fp32);
+  EXPECT_EQ(memory(Level::kReplicate, 4, kBf16).gathered, 2 * 1316 + 4 * 600 + 4 * 150 + 4 * 150 + bf16);
+  EXPECT_EQ(memory(Level::kReplicate, 4, CostInputs{2, 2}).gathered,
+            2 * 1316 + 2 * 2 * 600 + 4 * 150 + 2 * (150 + 600) + bf16);
+  EXPECT_EQ(memory(Level::kReplicate, 4, kFp32, false, 0).gathered, std::max(4.0 * 600 + 4 * 150, fp32))
+      << "without prefetch the unit before has its sums";
 }
 
 // A large unit's gradients travel in pieces: buffers are bounded, and what is left to send is held.
@@ -260,9 +266,12 @@ TEST(Memory, OfHybridSharding) {
   const Memory fp32 = predict_memory(tiny(), plan, kFp32, 0);
   EXPECT_EQ(fp32.states, 12 * 1316 / 2);
   EXPECT_EQ(fp32.gradients, 4 * 1316 / 2);
-  EXPECT_EQ(fp32.gathered, memory(Level::kZero3, 4, kFp32).gathered);
+  // Of a block's 300 values that both replicas have, a rank sums 150, and they travel back in fp32.
+  const double part = 4 * 150;
+  EXPECT_EQ(fp32.gathered, memory(Level::kZero3, 4, kFp32).gathered + part);
+  // 2 bytes of 600 values travel over the shards, then 4 of 300 over the replicas, beside which the part lies.
   EXPECT_EQ(predict_memory(tiny(), plan, kBf16, 0).gathered,
-            memory(Level::kZero3, 4, kBf16).gathered + 2 * 1316 / 2 - 2 * 1316 / 4);
+            memory(Level::kZero3, 4, kBf16).gathered + 2 * 1316 / 2 - 2 * 1316 / 4 + part + part);
   EXPECT_EQ(saved_bytes(tiny(), plan), 12 * 1316 / 2);
   set_shard_ranks(&plan, 1);  // every rank has a copy
   EXPECT_EQ(predict_memory(tiny(), plan, kFp32, 0).total(),
@@ -329,7 +338,8 @@ TEST(Memory, MixedLevels) {
   plan.units[0].level = plan.units[3].level = Level::kReplicate;
   const Memory mixed = predict_memory(tiny(), plan, kFp32, 1);
   EXPECT_EQ(mixed.states, 12 * (72 + 44) + 12 * 1200 / 2);
-  EXPECT_EQ(mixed.gathered, 4 * 1200 + 4 * 1200 + 4 * 600 + 4 * 2 * 192);
+  // The last term: half of the stem's sums, from which they travel back.
+  EXPECT_EQ(mixed.gathered, 4 * 1200 + 4 * 1200 + 4 * 600 + 4 * 2 * 192 + 4 * 72 / 2);
 }
 
 TEST(Memory, SinCosPositionsAreBuffers) {
