@@ -269,7 +269,8 @@ TEST(Memory, OfHybridSharding) {
   // Of a block's 300 values that both replicas have, a rank sums 150, and they travel back in fp32.
   const double part = 4 * 150;
   EXPECT_EQ(fp32.gathered, memory(Level::kZero3, 4, kFp32).gathered + part);
-  // 2 bytes of 600 values travel over the shards, then 4 of 300 over the replicas, beside which the part lies.
+  // 2 bytes of 600 values travel over the shards, then 4 of 300 over the replicas, beside which the part
+  // lies.
   EXPECT_EQ(predict_memory(tiny(), plan, kBf16, 0).gathered,
             memory(Level::kZero3, 4, kBf16).gathered + 2 * 1316 / 2 - 2 * 1316 / 4 + part + part);
   EXPECT_EQ(saved_bytes(tiny(), plan), 12 * 1316 / 2);
