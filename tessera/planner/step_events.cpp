@@ -307,9 +307,7 @@ class Shares {
       : stages_(stages),
         ranks_(costs.profile(), {costs.question.plan.stages, costs.question.plan.stage_ranks(),
                                  ranks_of_host(costs.profile(), costs.question.ranks_of_host)}),
-        busy_(stages.size(), false) {
-    tell();
-  }
+        busy_(stages.size(), false) {}
 
   /// All stages are at the same time when shares change.
   void advance(double time) {

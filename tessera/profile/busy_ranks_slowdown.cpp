@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "tessera/base/clock.h"
 #include "tessera/base/median.h"
@@ -96,9 +95,7 @@ double measure_busy_ranks_slowdown(const PassSettings& settings) {
   Meeting meeting(settings.ranks);
   std::vector<std::vector<double>> of_ranks(static_cast<size_t>(settings.ranks));
   run_on_threads(settings.ranks, [&](int64_t rank) {
-    // A rank that fails lets the others go on, and its exception is rethrown when they have ended.
-    const auto leave = [](Meeting* left) { left->leave(); };
-    const std::unique_ptr<Meeting, decltype(leave)> member(&meeting, leave);
+    const Attendance attendance(meeting);
     launch::stay_on_own_cores(rank, settings.ranks, settings.threads);
     at::set_num_threads(static_cast<int>(settings.threads));
     of_ranks[static_cast<size_t>(rank)] = ComparingRank(settings, rank, meeting).run();

@@ -35,4 +35,17 @@ class Meeting {
   std::barrier<Agree> barrier_;
 };
 
+/// A rank's part in a meeting, until it ends: where it fails the others go on, and its exception is rethrown
+/// when they have ended (run_on_threads).
+class Attendance {
+ public:
+  explicit Attendance(Meeting& meeting) : meeting_(meeting) {}
+  ~Attendance() { meeting_.leave(); }
+  Attendance(const Attendance&) = delete;
+  Attendance& operator=(const Attendance&) = delete;
+
+ private:
+  Meeting& meeting_;
+};
+
 }  // namespace tessera::profile

@@ -468,9 +468,7 @@ PassTimes measure_passes(const PassSettings& settings) {
   std::vector<Found> of_ranks(static_cast<size_t>(settings.ranks));
   Meeting meeting(settings.ranks);
   const auto measure = [&](int64_t rank, mesh::Mesh* peers) {
-    // A rank that fails lets the others go on, and its exception is rethrown when they have ended.
-    const auto leave = [](Meeting* left) { left->leave(); };
-    const std::unique_ptr<Meeting, decltype(leave)> member(&meeting, leave);
+    const Attendance attendance(meeting);
     at::set_num_threads(static_cast<int>(settings.threads));
     MeasuringRank measuring(settings, recipe, kinds, meeting, peers);
     of_ranks[static_cast<size_t>(rank)] = measuring.run();
