@@ -141,22 +141,18 @@ double sums_back_bytes(const SizedUnit& unit, const Plan& plan, const CostInputs
   return static_cast<double>(inputs.reduce_bytes) * (part + (in_place ? 0 : split.shard));
 }
 
-/// The most of sums_back_bytes() of a segment's units.
-double sums_back_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs) {
+/// The most that the units of a segment need together: those of one are under way at a time.
+template <class Bytes>
+double most_of_segment(const std::vector<SizedUnit>& units, const Bytes& bytes) {
   std::map<size_t, double> of_segment;
   double most = 0;
-  for (const SizedUnit& unit : units)
-    most = std::max(most, of_segment[unit.index] += sums_back_bytes(unit, plan, inputs));
+  for (const SizedUnit& unit : units) most = std::max(most, of_segment[unit.index] += bytes(unit));
   return most;
 }
 
-/// Buffers of the reductions that are under way at once: those of one segment's units.
+/// Buffers of the reductions that are under way at once.
 double reducing_bytes(const Plan& plan, const std::vector<SizedUnit>& units, const CostInputs& inputs) {
-  std::map<size_t, double> of_segment;
-  double most = 0;
-  for (const SizedUnit& unit : units)
-    most = std::max(most, of_segment[unit.index] += reduction(unit, plan, inputs).bytes);
-  return most;
+  return most_of_segment(units, [&](const SizedUnit& unit) { return reduction(unit, plan, inputs).bytes; });
 }
 
 }  // namespace
@@ -174,7 +170,8 @@ double made_and_sent(const Plan& plan, const std::vector<SizedUnit>& units, cons
   const double made = made_bytes(units, inputs, trains);
   if (!trains) return made;
   // Sums over replicas travel back while the next segment's reductions are under way.
-  return made + reducing_bytes(plan, units, inputs) + sums_back_bytes(plan, units, inputs);
+  const auto sums_back = [&](const SizedUnit& unit) { return sums_back_bytes(unit, plan, inputs); };
+  return made + reducing_bytes(plan, units, inputs) + most_of_segment(units, sums_back);
 }
 
 }  // namespace
