@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/profile/busy_ranks_slowdown.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 
 #include "tessera/base/clock.h"
@@ -12,6 +10,7 @@
 #include "tessera/profile/measured_model.h"
 #include "tessera/profile/meeting.h"
 #include "tessera/profile/quiet_cores.h"
+#include "tessera/profile/rank_thread.h"
 
 namespace tessera::profile {
 namespace {
@@ -97,7 +96,7 @@ double measure_busy_ranks_slowdown(const PassSettings& settings) {
   run_on_threads(settings.ranks, [&](int64_t rank) {
     const Attendance attendance(meeting);
     launch::stay_on_own_cores(rank, settings.ranks, settings.threads);
-    at::set_num_threads(static_cast<int>(settings.threads));
+    const RankThread thread(settings.threads);
     of_ranks[static_cast<size_t>(rank)] = ComparingRank(settings, rank, meeting).run();
   });
   std::vector<double> slowdowns;

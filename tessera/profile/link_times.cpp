@@ -2,7 +2,6 @@
 #include "tessera/profile/link_times.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 #include "tessera/planner/link_line.h"
 #include "tessera/profile/over_ranks.h"
 #include "tessera/profile/quiet_cores.h"
+#include "tessera/profile/rank_thread.h"
 
 namespace tessera::profile {
 namespace {
@@ -411,7 +411,7 @@ std::vector<planner::LinkTimes> measure_links(const LinkSettings& settings) {
   ranks.links = links_between_halves(settings.ranks);
   std::vector times(groups.size(), std::vector<GroupTimes>(static_cast<size_t>(settings.ranks)));
   mesh::run_on_thread_ranks(ranks, [&](mesh::Mesh& mesh) {
-    at::set_num_threads(static_cast<int>(settings.threads));
+    const RankThread thread(settings.threads);
     QuietCores cores(settings.patience, largest_of(mesh.world()));
     for (size_t i = 0; i < groups.size(); ++i)
       times[i][static_cast<size_t>(mesh.rank())] = time_group(mesh, groups[i], settings, cores);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/profile/pass_times.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
@@ -20,6 +19,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/median.h"
 #include "tessera/base/on_threads.h"
+#include "tessera/base/quantile.h"
 #include "tessera/base/steady_mean.h"
 #include "tessera/eager/device.h"
 #include "tessera/launch/launch.h"
@@ -29,6 +29,7 @@
 #include "tessera/profile/meeting.h"
 #include "tessera/profile/moment.h"
 #include "tessera/profile/quiet_cores.h"
+#include "tessera/profile/rank_thread.h"
 #include "tessera/profile/unit_passes.h"
 #include "tessera/shard/tensor_memory.h"
 
@@ -383,16 +384,9 @@ class MeasuringRank {
 };
 
 /// (third quartile - first) / median.
-double relative_spread(std::vector<double> values) {
-  std::ranges::sort(values);
-  const auto quartile = [&](double share) {
-    const double at = share * static_cast<double>(values.size() - 1);
-    const auto below = static_cast<size_t>(at);
-    const size_t above = std::min(below + 1, values.size() - 1);
-    return values[below] + (at - static_cast<double>(below)) * (values[above] - values[below]);
-  };
-  const double middle = quartile(0.5);
-  return middle > 0 ? (quartile(0.75) - quartile(0.25)) / middle : 0;
+double relative_spread(const std::vector<double>& values) {
+  const double middle = median(values);
+  return middle > 0 ? (quantile(values, 0.75) - quantile(values, 0.25)) / middle : 0;
 }
 
 double mean_of(const std::vector<UnitPass>& passes, double UnitPass::*seconds) {
@@ -469,7 +463,7 @@ PassTimes measure_passes(const PassSettings& settings) {
   Meeting meeting(settings.ranks);
   const auto measure = [&](int64_t rank, mesh::Mesh* peers) {
     const Attendance attendance(meeting);
-    at::set_num_threads(static_cast<int>(settings.threads));
+    const RankThread thread(settings.threads);
     MeasuringRank measuring(settings, recipe, kinds, meeting, peers);
     of_ranks[static_cast<size_t>(rank)] = measuring.run();
   };

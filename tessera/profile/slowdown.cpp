@@ -2,7 +2,6 @@
 #include "tessera/profile/slowdown.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "tessera/profile/measured_model.h"
 #include "tessera/profile/over_ranks.h"
 #include "tessera/profile/quiet_cores.h"
+#include "tessera/profile/rank_thread.h"
 
 namespace tessera::profile {
 namespace {
@@ -181,7 +181,7 @@ Slowdown measure_slowdown(const PassSettings& passes, const LinkSettings& links)
                                 .shared_memory = false,
                                 .threads = passes.threads};
   mesh::run_on_thread_ranks(ranks, [&](mesh::Mesh& mesh) {
-    at::set_num_threads(static_cast<int>(passes.threads));
+    const RankThread thread(passes.threads);
     OverlapRank rank(passes, links, mesh);
     QuietCores cores(passes.patience, largest_of(mesh.world()));
     BlockRounds& found = of_ranks[static_cast<size_t>(mesh.rank())];

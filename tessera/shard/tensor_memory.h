@@ -19,10 +19,23 @@ namespace tessera::shard {
 /// There is no way back: tensors may outlive any moment one could choose.
 void keep_tensor_memory();
 
+/// While it lives, large tensors that the calling thread makes share no memory with those of other threads,
+/// and up to as much as their peak waits for others. For ranks that are threads of one process: what another
+/// rank has written is in the cache of that one's core, and passes of small batches took up to a quarter
+/// longer, more or less from one run to the next. Tensors that outlive it keep their memory. Requires:
+/// destroyed by the thread that made it, which has no other.
+class OwnTensorMemory {
+ public:
+  OwnTensorMemory();
+  ~OwnTensorMemory();
+  OwnTensorMemory(const OwnTensorMemory&) = delete;
+  OwnTensorMemory& operator=(const OwnTensorMemory&) = delete;
+};
+
 struct TensorMemory {
   int64_t used = 0;     // bytes of tensors alive now
   int64_t waiting = 0;  // for other tensors
-  int64_t peak = 0;     // the most ever used
+  int64_t peak = 0;     // the most ever used, of each thread with memory of its own
 };
 /// All zero before keep_tensor_memory().
 TensorMemory tensor_memory();

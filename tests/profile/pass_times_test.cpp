@@ -13,6 +13,7 @@
 #include "tessera/profile/measured_model.h"
 #include "tessera/profile/slowdown.h"
 #include "tessera/profile/step_end_time.h"
+#include "tessera/shard/tensor_memory.h"
 #include "tests/meta_kernels.h"
 
 namespace tessera::profile {
@@ -73,6 +74,18 @@ TEST(PassTimes, VitHasAnEntryForEveryLayout) {
   EXPECT_GT(times.add_sum_seconds, 0);
   EXPECT_GT(times.lag.unit, 0);
   EXPECT_LE(times.lag.micro_batch, times.lag.unit);
+}
+
+// As if each were a process: nothing that one freed serves another, or waits for anybody when they have
+// ended.
+TEST(PassTimes, RanksHaveMemoryOfTheirOwn) {
+  shard::keep_tensor_memory();
+  const int64_t waiting = shard::tensor_memory().waiting;
+  const PassSettings settings{.recipe = tiny(kVit), .batches = {4}, .rounds = 1, .ranks = 2};
+  measure_passes(settings);
+  EXPECT_EQ(shard::tensor_memory().waiting, waiting);
+  measure_busy_ranks_slowdown(settings);
+  EXPECT_EQ(shard::tensor_memory().waiting, waiting);
 }
 
 // Units that are cut exchange activations with their peers, who exist where all ranks of a group are of the

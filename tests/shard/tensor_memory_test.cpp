@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include <random>
+#include <thread>
 #include <vector>
 
 namespace tessera::shard {
@@ -87,6 +88,50 @@ TEST_F(TensorMemoryOf, ManySizesInAnyOrderKeepTheirBytesAndTheBound) {
   }
   while (!held.empty()) check_and_drop(0);
   EXPECT_EQ(tensor_memory().used, 0);
+}
+
+// The memory of a rank that is a thread stays in the cache of its core.
+TEST_F(TensorMemoryOf, AThreadOfItsOwnMemoryGetsNothingThatAnotherFreed) {
+  at::Tensor outlives;
+  {
+    const at::Tensor wall = bytes(kMiB);
+    void* const freed = bytes(8 * kMiB).data_ptr();
+    std::thread([&] {
+      void* of_thread = nullptr;
+      {
+        const OwnTensorMemory own;
+        of_thread = bytes(8 * kMiB).data_ptr();
+        EXPECT_NE(of_thread, freed);
+        EXPECT_EQ(bytes(8 * kMiB).data_ptr(), of_thread) << "it waits for the same thread";
+        std::thread([&] {
+          EXPECT_EQ(bytes(8 * kMiB).data_ptr(), freed) << "the other memory serves all";
+        }).join();
+        EXPECT_EQ(tensor_memory().waiting, 16 * kMiB);
+        outlives = bytes(4 * kMiB).fill_(5);
+      }
+      EXPECT_EQ(tensor_memory().waiting, 8 * kMiB) << "what waited for the thread is given back";
+      EXPECT_EQ(bytes(8 * kMiB).data_ptr(), freed);
+    }).join();
+    EXPECT_TRUE((outlives == 5).all().item<bool>());
+    EXPECT_EQ(tensor_memory().used, 5 * kMiB);
+    EXPECT_EQ(bytes(8 * kMiB).data_ptr(), freed);
+  }
+  outlives.reset();
+  EXPECT_EQ(tensor_memory().used, 0);
+  EXPECT_EQ(tensor_memory().waiting, 9 * kMiB) << "of all threads: none of those that ended";
+}
+
+// Models that a thread measures by turns find their memory although it is in other pieces each time.
+TEST_F(TensorMemoryOf, AThreadOfItsOwnMemoryKeepsUpToTwiceItsPeak) {
+  std::thread([&] {
+    const OwnTensorMemory own;
+    { const at::Tensor first = bytes(4 * kMiB), wall = bytes(kMiB), second = bytes(4 * kMiB); }
+    const at::Tensor wall = bytes(kMiB);
+    const TensorMemory before = tensor_memory();
+    bytes(9 * kMiB);  // no hole is as large: the holes stay
+    EXPECT_EQ(tensor_memory().waiting, before.waiting + 9 * kMiB);
+  }).join();
+  EXPECT_EQ(tensor_memory().used + tensor_memory().waiting, 0);
 }
 
 // The second round of the same sizes finds its memory: no page is asked of the system. (Pages of 4 KiB for
