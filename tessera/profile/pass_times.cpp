@@ -17,9 +17,9 @@
 #include "tessera/arch/model.h"
 #include "tessera/arch/specs.h"
 #include "tessera/base/error.h"
+#include "tessera/base/interpolated_quantile.h"
 #include "tessera/base/median.h"
 #include "tessera/base/on_threads.h"
-#include "tessera/base/quantile.h"
 #include "tessera/base/steady_mean.h"
 #include "tessera/eager/device.h"
 #include "tessera/launch/launch.h"
@@ -386,7 +386,8 @@ class MeasuringRank {
 /// (third quartile - first) / median.
 double relative_spread(const std::vector<double>& values) {
   const double middle = median(values);
-  return middle > 0 ? (quantile(values, 0.75) - quantile(values, 0.25)) / middle : 0;
+  return middle > 0 ? (interpolated_quantile(values, 0.75) - interpolated_quantile(values, 0.25)) / middle
+                    : 0;
 }
 
 double mean_of(const std::vector<UnitPass>& passes, double UnitPass::*seconds) {

@@ -10,12 +10,14 @@
 
 namespace tessera::profile {
 
-/// While it lives, the calling thread computes with `threads` threads, and its large tensors share no memory
-/// with those of other ranks (shard::OwnTensorMemory), as if the rank had a process. Requires: no other of
-/// this thread.
+/// Makes the calling thread compute with `threads` threads, also afterwards. While it lives, large tensors of
+/// the thread share no memory with those of other ranks (shard::OwnTensorMemory). At most one per thread.
 class RankThread {
  public:
-  explicit RankThread(int64_t threads) { at::set_num_threads(static_cast<int>(threads)); }
+  explicit RankThread(int64_t threads) {
+    at::set_num_threads(static_cast<int>(threads));
+    shard::keep_tensor_memory();
+  }
 
  private:
   shard::OwnTensorMemory memory_;

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <limits>
 #include <list>
 #include <map>
 #include <mutex>
@@ -26,9 +27,9 @@ constexpr size_t kLarge = size_t{32} << 10, kPage = 4096;
 // and asked for again: 190 MiB in every step of a ResNet-50, 4 % of its time. So it is none after a few
 // steps.
 constexpr int64_t kSpare = 64;
-// Threads with memory of their own run several models by turns (plan profile), whose tensors leave holes for
-// each other: with a 64th, 700 page faults in each pass of a Ti/16 that layers are cut in, 2 % of its time.
-constexpr int64_t kSpareOfThread = 1;
+// A thread with a pool runs several models by turns (plan profile), whose tensors leave holes for each other.
+// With a 64th there were 700 page faults in each pass of a Ti/16 whose layers are cut, 2 % of its time.
+constexpr int64_t kSpareOfThread = 1, kMostSpareOfThread = int64_t{1} << 30;
 constexpr size_t kHuge = size_t{2} << 20;  // from here on, pages of 2 MiB: their rows lie pages apart
 
 struct Waiting {
@@ -37,17 +38,18 @@ struct Waiting {
 };
 using Blocks = std::map<char*, Waiting>;  // no two of them side by side
 
-/// The memory of one thread, or of all threads that have none of their own.
+/// The memory of one thread, or of all threads that have no pool.
 struct Pool {
-  int64_t spare_part = kSpare;
+  int64_t spare_part = kSpare;  // of the peak
+  int64_t most_spare = std::numeric_limits<int64_t>::max();
   Blocks waiting = {};
   TensorMemory counts = {};
-  bool keeps = true;  // false: its thread makes no more tensors
+  bool is_open = true;  // false: its thread makes no more tensors
 
   /// In whole pages.
   int64_t spare() const {
     constexpr auto kBytes = static_cast<int64_t>(kPage);
-    return counts.peak / spare_part / kBytes * kBytes;
+    return std::min(counts.peak / spare_part, most_spare) / kBytes * kBytes;
   }
 
   /// The start of the smallest block that is large enough; of equals the one freed last, which may still be
@@ -100,32 +102,34 @@ struct Pool {
 
 class LargeBlocks {
  public:
-  /// Until leave().
-  Pool* pool_of_thread() {
+  /// For one thread, until close().
+  Pool* open() {
     const std::lock_guard lock(mutex_);
-    return &pools_.emplace_back(Pool{.spare_part = kSpareOfThread});
+    return &pools_.emplace_back(Pool{.spare_part = kSpareOfThread, .most_spare = kMostSpareOfThread});
   }
 
   /// Tensors that live keep their memory.
-  void leave(Pool* pool) {
+  void close(Pool* pool) {
     const std::lock_guard lock(mutex_);
-    pool->keeps = false;
+    pool->is_open = false;
     release_all_of(*pool);
   }
 
-  /// `pool`: null for that of all threads.
+  /// `pool`: null for the one of threads without a pool.
   void* take(size_t bytes, Pool* pool) {
     const std::lock_guard lock(mutex_);
-    Pool& of = pool != nullptr ? *pool : pools_.front();
+    Pool& from = pool != nullptr ? *pool : pools_.front();
     bytes = (bytes + kPage - 1) / kPage * kPage;
-    char* block = of.find_waiting(bytes);
+    char* block = from.find_waiting(bytes);
     if (block == nullptr) {
-      of.release_down_to(of.counts.peak + of.spare() - static_cast<int64_t>(bytes));
+      from.release_down_to(from.counts.peak + from.spare() - static_cast<int64_t>(bytes));
       block = map(bytes);
     }
-    used_[block] = {bytes, &of};
-    of.counts.used += static_cast<int64_t>(bytes);
-    of.counts.peak = std::max(of.counts.peak, of.counts.used);
+    used_[block] = {bytes, &from};
+    from.counts.used += static_cast<int64_t>(bytes);
+    from.counts.peak = std::max(from.counts.peak, from.counts.used);
+    used_bytes_ += static_cast<int64_t>(bytes);
+    peak_ = std::max(peak_, used_bytes_);
     return block;
   }
 
@@ -135,10 +139,11 @@ class LargeBlocks {
     const auto found = used_.find(block);
     const auto [bytes, pool] = found->second;
     used_.erase(found);
+    used_bytes_ -= static_cast<int64_t>(bytes);
     pool->counts.used -= static_cast<int64_t>(bytes);
     pool->counts.waiting += static_cast<int64_t>(bytes);
     pool->join_neighbours(pool->waiting.emplace(static_cast<char*>(block), Waiting{bytes, ++clock_}).first);
-    if (!pool->keeps) release_all_of(*pool);
+    if (!pool->is_open) release_all_of(*pool);
   }
 
   bool holds(void* block) {
@@ -148,12 +153,8 @@ class LargeBlocks {
 
   TensorMemory counts() {
     const std::lock_guard lock(mutex_);
-    TensorMemory all;
-    for (const Pool& pool : pools_) {
-      all.used += pool.counts.used;
-      all.waiting += pool.counts.waiting;
-      all.peak += pool.counts.peak;
-    }
+    TensorMemory all{.used = used_bytes_, .peak = peak_};
+    for (const Pool& pool : pools_) all.waiting += pool.counts.waiting;
     return all;
   }
 
@@ -187,8 +188,9 @@ class LargeBlocks {
 
   std::mutex mutex_;
   std::unordered_map<void*, Used> used_;
-  std::list<Pool> pools_{Pool{}};  // the first is that of all threads
-  uint64_t clock_ = 0;             // counts what was freed
+  std::list<Pool> pools_{Pool{}};  // the first is that of threads without one
+  int64_t used_bytes_ = 0, peak_ = 0;
+  uint64_t clock_ = 0;  // counts what was freed
 };
 
 /// Never destroyed: tensors in static storage may die after it would.
@@ -197,7 +199,7 @@ LargeBlocks& large_blocks() {
   return *blocks;
 }
 
-thread_local Pool* of_thread = nullptr;  // null: that of all threads
+thread_local Pool* pool_of_this_thread = nullptr;
 
 void free_large(void* block) { large_blocks().give_back(block); }
 
@@ -207,7 +209,7 @@ class KeepingAllocator : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const bool large = bytes >= kLarge;
-    void* block = large ? large_blocks().take(bytes, of_thread) : c10::alloc_cpu(bytes);
+    void* block = large ? large_blocks().take(bytes, pool_of_this_thread) : c10::alloc_cpu(bytes);
     return {block, block, large ? &free_large : &c10::free_cpu, c10::Device(c10::DeviceType::CPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_any; }
@@ -224,11 +226,11 @@ void keep_tensor_memory() {
 }
 
 OwnTensorMemory::OwnTensorMemory() {
-  TESSERA_CHECK(of_thread == nullptr, "this thread has tensor memory of its own already");
-  of_thread = large_blocks().pool_of_thread();
+  TESSERA_CHECK(pool_of_this_thread == nullptr, "this thread has a pool of tensor memory already");
+  pool_of_this_thread = large_blocks().open();
 }
 
-OwnTensorMemory::~OwnTensorMemory() { large_blocks().leave(std::exchange(of_thread, nullptr)); }
+OwnTensorMemory::~OwnTensorMemory() { large_blocks().close(std::exchange(pool_of_this_thread, nullptr)); }
 
 TensorMemory tensor_memory() { return large_blocks().counts(); }
 

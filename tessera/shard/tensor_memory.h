@@ -5,8 +5,9 @@
 // time (and the next tensor pays for every page anew) or cuts them from a heap that is left with holes. Here
 // a large tensor has pages of its own; when it dies they wait for another: a smaller one takes a part, and
 // parts side by side are one again. They never wait in vain: what is used and what waits together stay below
-// the most that was ever used at once and a 64th more. So the process holds what the tensors needed at their
-// peak, and a step in its steady state asks the system for next to nothing.
+// the most that was ever used at once and a 64th more (threads with a pool: OwnTensorMemory). So the process
+// holds what the tensors needed at their peak, and a step in its steady state asks the system for next to
+// nothing.
 //
 // Safe from any thread.
 #pragma once
@@ -19,11 +20,12 @@ namespace tessera::shard {
 /// There is no way back: tensors may outlive any moment one could choose.
 void keep_tensor_memory();
 
-/// While it lives, large tensors that the calling thread makes share no memory with those of other threads,
-/// and up to as much as their peak waits for others. For ranks that are threads of one process: what another
-/// rank has written is in the cache of that one's core, and passes of small batches took up to a quarter
-/// longer, more or less from one run to the next. Tensors that outlive it keep their memory. Requires:
-/// destroyed by the thread that made it, which has no other.
+/// While it lives, large tensors that the calling thread makes have a pool of memory that no other thread's
+/// tensors use. For ranks that are threads of one process: blocks that another rank has written last are in
+/// the cache of the other rank's core, and passes of small batches took up to a quarter longer. The pool
+/// holds up to twice the peak of its tensors, and at most a GiB more than that peak. Tensors that outlive it
+/// keep their memory. Without effect before keep_tensor_memory(). Requires: destroyed by the thread that made
+/// it; at most one per thread.
 class OwnTensorMemory {
  public:
   OwnTensorMemory();
@@ -35,7 +37,7 @@ class OwnTensorMemory {
 struct TensorMemory {
   int64_t used = 0;     // bytes of tensors alive now
   int64_t waiting = 0;  // for other tensors
-  int64_t peak = 0;     // the most ever used, of each thread with memory of its own
+  int64_t peak = 0;     // the most ever used
 };
 /// All zero before keep_tensor_memory().
 TensorMemory tensor_memory();

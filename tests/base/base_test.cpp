@@ -13,11 +13,11 @@
 #include "tessera/base/checksum.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/interpolated_quantile.h"
 #include "tessera/base/location.h"
 #include "tessera/base/median.h"
 #include "tessera/base/one_line.h"
 #include "tessera/base/output_file.h"
-#include "tessera/base/quantile.h"
 #include "tessera/base/random.h"
 #include "tessera/base/steady_mean.h"
 #include "tessera/base/text.h"
@@ -295,13 +295,12 @@ TEST(Median, IsTheMiddleOrBetweenTheMiddleTwo) {
   EXPECT_EQ(median({4, 1, 2, 10}), 3);
 }
 
-// Values of numpy.quantile.
-TEST(Quantile, LiesBetweenTwoValues) {
-  EXPECT_EQ(quantile({5}, 0.25), 5);
-  EXPECT_EQ(quantile({7, 1, 2, 2}, 0.25), 1.75);
-  EXPECT_EQ(quantile({7, 1, 2, 2}, 0.75), 3.25);
-  EXPECT_EQ(quantile({7, 1, 2, 2}, 0), 1);
-  EXPECT_EQ(quantile({7, 1, 2, 2}, 1), 7);
+TEST(InterpolatedQuantile, EqualsNumpys) {
+  EXPECT_EQ(interpolated_quantile({5}, 0.25), 5);
+  EXPECT_EQ(interpolated_quantile({7, 1, 2, 2}, 0.25), 1.75);
+  EXPECT_EQ(interpolated_quantile({7, 1, 2, 2}, 0.75), 3.25);
+  EXPECT_EQ(interpolated_quantile({7, 1, 2, 2}, 0), 1);
+  EXPECT_EQ(interpolated_quantile({7, 1, 2, 2}, 1), 7);
 }
 
 TEST(SteadyMean, CountsAPauseAsFiveTimesTheMedian) {
@@ -310,10 +309,9 @@ TEST(SteadyMean, CountsAPauseAsFiveTimesTheMedian) {
   EXPECT_EQ(steady_mean({1, 2, 2, 100, 5}), (1 + 2 + 2 + 10 + 5) / 5.0);
 }
 
-// Where times scatter little, an interruption of the length of one of them counts no more than their scatter.
-TEST(SteadyMean, CountsWhatLiesFarOutAsTheOuterFence) {
+TEST(SteadyMean, CountsAnInterruptionAsTheOuterFence) {
   EXPECT_EQ(steady_mean({60, 62, 60, 61, 100}), (60 + 62 + 60 + 61 + 68) / 5.0);  // quartiles 60 and 62
-  EXPECT_EQ(steady_mean({1, 1, 1, 3, 3, 3}), 2) << "two kinds of messages: nothing lies far out";
+  EXPECT_EQ(steady_mean({1, 1, 1, 3, 3, 3}), 2) << "values of two sizes: nothing lies outside";
 }
 
 TEST(Checksum, PiecesEqualTheWhole) {

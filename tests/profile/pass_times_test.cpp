@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/launch/launch.h"
 #include "tessera/profile/busy_ranks_slowdown.h"
+#include "tessera/profile/link_times.h"
 #include "tessera/profile/measured_model.h"
 #include "tessera/profile/slowdown.h"
 #include "tessera/profile/step_end_time.h"
@@ -76,15 +77,26 @@ TEST(PassTimes, VitHasAnEntryForEveryLayout) {
   EXPECT_LE(times.lag.micro_batch, times.lag.unit);
 }
 
-// As if each were a process: nothing that one freed serves another, or waits for anybody when they have
-// ended.
-TEST(PassTimes, RanksHaveMemoryOfTheirOwn) {
+// All that they leave waiting is in their pools, which go with them: nothing of one rank served another.
+TEST(PassTimes, RanksTakeTheirMemoryFromPools) {
   shard::keep_tensor_memory();
-  const int64_t waiting = shard::tensor_memory().waiting;
-  const PassSettings settings{.recipe = tiny(kVit), .batches = {4}, .rounds = 1, .ranks = 2};
+  const int64_t waiting = shard::tensor_memory().waiting, peak = shard::tensor_memory().peak;
+  PassSettings settings{
+      .recipe = tiny("image_size = 16\npatch_size = 8\nwidth = 128\ndepth = 3\nheads = 2\nmlp_width = 256\n"
+                     "classes = 5"),
+      .batches = {8},
+      .rounds = 1,
+      .ranks = 2};
+  settings.recipe.run.shared_memory = false;
+  const LinkSettings links{.ranks = 2, .rounds = 1, .shared_memory = false};
   measure_passes(settings);
   EXPECT_EQ(shard::tensor_memory().waiting, waiting);
+  EXPECT_GT(shard::tensor_memory().peak, peak);
   measure_busy_ranks_slowdown(settings);
+  EXPECT_EQ(shard::tensor_memory().waiting, waiting);
+  measure_slowdown(settings, links);
+  EXPECT_EQ(shard::tensor_memory().waiting, waiting);
+  measure_links(links);
   EXPECT_EQ(shard::tensor_memory().waiting, waiting);
 }
 

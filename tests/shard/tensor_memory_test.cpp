@@ -90,48 +90,70 @@ TEST_F(TensorMemoryOf, ManySizesInAnyOrderKeepTheirBytesAndTheBound) {
   EXPECT_EQ(tensor_memory().used, 0);
 }
 
-// The memory of a rank that is a thread stays in the cache of its core.
-TEST_F(TensorMemoryOf, AThreadOfItsOwnMemoryGetsNothingThatAnotherFreed) {
+// A block that one thread freed is in the cache of that thread's core.
+TEST_F(TensorMemoryOf, AThreadWithAPoolGetsNoBlocksOfOtherThreads) {
   at::Tensor outlives;
   {
     const at::Tensor wall = bytes(kMiB);
     void* const freed = bytes(8 * kMiB).data_ptr();
     std::thread([&] {
-      void* of_thread = nullptr;
       {
-        const OwnTensorMemory own;
-        of_thread = bytes(8 * kMiB).data_ptr();
-        EXPECT_NE(of_thread, freed);
-        EXPECT_EQ(bytes(8 * kMiB).data_ptr(), of_thread) << "it waits for the same thread";
+        const OwnTensorMemory pool;
+        void* const of_pool = bytes(8 * kMiB).data_ptr();
+        EXPECT_NE(of_pool, freed);
+        EXPECT_EQ(bytes(8 * kMiB).data_ptr(), of_pool);
         std::thread([&] {
-          EXPECT_EQ(bytes(8 * kMiB).data_ptr(), freed) << "the other memory serves all";
+          EXPECT_EQ(bytes(8 * kMiB).data_ptr(), freed) << "of a thread without a pool";
         }).join();
         EXPECT_EQ(tensor_memory().waiting, 16 * kMiB);
         outlives = bytes(4 * kMiB).fill_(5);
       }
-      EXPECT_EQ(tensor_memory().waiting, 8 * kMiB) << "what waited for the thread is given back";
+      EXPECT_EQ(tensor_memory().waiting, 8 * kMiB) << "what waited in the pool is given back";
       EXPECT_EQ(bytes(8 * kMiB).data_ptr(), freed);
     }).join();
     EXPECT_TRUE((outlives == 5).all().item<bool>());
     EXPECT_EQ(tensor_memory().used, 5 * kMiB);
+    EXPECT_EQ(tensor_memory().peak, 9 * kMiB) << "of all threads together, at one time";
     EXPECT_EQ(bytes(8 * kMiB).data_ptr(), freed);
   }
   outlives.reset();
   EXPECT_EQ(tensor_memory().used, 0);
-  EXPECT_EQ(tensor_memory().waiting, 9 * kMiB) << "of all threads: none of those that ended";
+  EXPECT_EQ(tensor_memory().waiting, 9 * kMiB) << "nothing of the pool";
+}
+
+TEST_F(TensorMemoryOf, WhatAnotherThreadFreesGoesBackToThePool) {
+  const OwnTensorMemory pool;
+  at::Tensor tensor = bytes(8 * kMiB);
+  void* const place = tensor.data_ptr();
+  std::thread([&] {
+    const OwnTensorMemory other;
+    tensor.reset();
+    EXPECT_NE(bytes(8 * kMiB).data_ptr(), place);
+  }).join();
+  EXPECT_EQ(bytes(8 * kMiB).data_ptr(), place);
 }
 
 // Models that a thread measures by turns find their memory although it is in other pieces each time.
-TEST_F(TensorMemoryOf, AThreadOfItsOwnMemoryKeepsUpToTwiceItsPeak) {
+TEST_F(TensorMemoryOf, APoolHoldsUpToTwiceItsPeak) {
   std::thread([&] {
-    const OwnTensorMemory own;
+    const OwnTensorMemory pool;
     { const at::Tensor first = bytes(4 * kMiB), wall = bytes(kMiB), second = bytes(4 * kMiB); }
-    const at::Tensor wall = bytes(kMiB);
-    const TensorMemory before = tensor_memory();
-    bytes(9 * kMiB);  // no hole is as large: the holes stay
-    EXPECT_EQ(tensor_memory().waiting, before.waiting + 9 * kMiB);
+    {
+      const at::Tensor wall = bytes(kMiB);
+      bytes(9 * kMiB);  // no hole is as large: the holes stay
+      EXPECT_EQ(tensor_memory().waiting, 17 * kMiB);
+    }
+    for (int64_t size = 10; size < 20; ++size) {
+      bytes(size * kMiB);
+      EXPECT_LE(tensor_memory().used + tensor_memory().waiting, 2 * tensor_memory().peak);
+    }
   }).join();
   EXPECT_EQ(tensor_memory().used + tensor_memory().waiting, 0);
+}
+
+TEST_F(TensorMemoryOf, AThreadHasAtMostOnePool) {
+  const OwnTensorMemory pool;
+  EXPECT_THROW(OwnTensorMemory(), InternalError);
 }
 
 // The second round of the same sizes finds its memory: no page is asked of the system. (Pages of 4 KiB for

@@ -8,10 +8,10 @@
 
 namespace tessera {
 
-/// The value that `share` of the values lie below; between two of them along a line (type 7 of Hyndman and
-/// Fan, "Sample Quantiles in Statistical Packages", 1996). Requires: at least one value, none NaN; 0 <= share
-/// <= 1.
-inline double quantile(std::vector<double> values, double share) {
+/// With linear interpolation between the two nearest values: numpy.quantile's default, type 7 of Hyndman and
+/// Fan, "Sample Quantiles in Statistical Packages", 1996. Requires: at least one value, none NaN;
+/// 0 <= share <= 1.
+inline double interpolated_quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   const double at = share * static_cast<double>(values.size() - 1);
   const auto below = static_cast<size_t>(at);
