@@ -31,7 +31,6 @@
 #include "tessera/profile/quiet_cores.h"
 #include "tessera/profile/rank_thread.h"
 #include "tessera/profile/unit_passes.h"
-#include "tessera/shard/tensor_memory.h"
 
 namespace tessera::profile {
 namespace {
@@ -457,7 +456,6 @@ std::vector<mesh::Span> spans_of_peers(const PassSettings& settings, const recip
 }  // namespace
 
 PassTimes measure_passes(const PassSettings& settings) {
-  shard::keep_tensor_memory();  // as a training does
   std::vector<std::string> kinds;
   const recipe::Recipe recipe = measured_recipe(settings.recipe, &kinds);
   std::vector<Found> of_ranks(static_cast<size_t>(settings.ranks));

@@ -16,7 +16,7 @@ class RankThread {
  public:
   explicit RankThread(int64_t threads) {
     at::set_num_threads(static_cast<int>(threads));
-    shard::keep_tensor_memory();
+    shard::keep_tensor_memory();  // as a training does
   }
 
  private:

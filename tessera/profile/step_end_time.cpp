@@ -2,7 +2,6 @@
 #include "tessera/profile/step_end_time.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <optional>
@@ -17,6 +16,7 @@
 #include "tessera/profile/lone_rank.h"
 #include "tessera/profile/measured_model.h"
 #include "tessera/profile/quiet_cores.h"
+#include "tessera/profile/rank_thread.h"
 
 namespace tessera::profile {
 namespace {
@@ -84,7 +84,7 @@ double measure_step_end(const recipe::Recipe& recipe, int64_t ranks, int64_t rou
                                   .shared_memory = recipe.run.shared_memory,
                                   .threads = 1};
   mesh::run_on_thread_ranks(threads, [&](mesh::Mesh& mesh) {
-    at::set_num_threads(1);
+    const RankThread thread(1);
     of_ranks[static_cast<size_t>(mesh.rank())] = step_ends(tiny, plan, mesh, repeats, device);
   });
   std::vector<double> all;
